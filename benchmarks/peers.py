@@ -8,7 +8,8 @@ of two arms' times in one turn. Memory is the process's own peak in a turn of it
 given back before it. The truth is the same network in float64.
 
 Sections: received, growth, likelihood. What is measured is kept in the JSON file at once, and not
-measured again without --again. docs/benchmarks.py makes tables and plots of it.
+measured again without --again. With --turns 0 memory and errors are measured and no times, which a
+busy machine would spoil; times are added by a later run. docs/benchmarks.py makes tables and plots.
 """
 
 import argparse
@@ -261,7 +262,7 @@ def memory_of(field):
 def take_turns(arms, canvas, turns):
     """CPU seconds of each arm in each turn; every turn begins with another arm."""
     seconds, names = {name: [] for name in arms}, list(arms)
-    for turn in range(turns + 1):
+    for turn in range(turns + 1 if turns else 0):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             gc.collect()
@@ -287,23 +288,25 @@ def compare(shape, length, turns, layers=LAYERS):
             row["error"] = float((received - truth).abs().max() / truth.abs().max())
         del received
         row["peak"] = min(peak_of(work, canvas) for _ in range(2))
-    # 2. Times, and ratios within a turn.
-    seconds = take_turns(arms, canvas, turns)
-    for name, row in rows.items():
-        pairs = zip(seconds[name], seconds["anchorwatch"], strict=True)
-        row["seconds"] = statistics.median(seconds[name])
-        row["times_ours"] = statistics.median(theirs / mine for theirs, mine in pairs)
         row["above_plain"] = max(row["peak"] - rows["plain"]["peak"], 0)
-    # 3. How much of the eager pass is attention: the rest is the same for every arm.
-    share = attention_share(shape, length, layers, rows["HF eager"]["seconds"])
-    print(f"\n{shape}, T = {length}, attention {share:.2f} of the eager pass", *missing.items())
+    result = {"rows": rows, "missing": missing}
+    # 2. Times, and ratios within a turn; how much of the eager pass is attention.
+    if turns:
+        seconds = take_turns(arms, canvas, turns)
+        for name, row in rows.items():
+            pairs = zip(seconds[name], seconds["anchorwatch"], strict=True)
+            row["seconds"] = statistics.median(seconds[name])
+            row["times_ours"] = statistics.median(theirs / mine for theirs, mine in pairs)
+        eager_seconds = rows["HF eager"]["seconds"]
+        result["attention_share"] = attention_share(shape, length, layers, eager_seconds)
+    print(f"\n{shape}, T = {length}, attention {result.get('attention_share')}", missing or "")
     for name, row in rows.items():
         print(
-            f"  {name:<16} {row['seconds']:8.4f} s  {row['times_ours']:5.2f}x ours  "
+            f"  {name:<16} {row.get('seconds', 0):8.4f} s  {row.get('times_ours', 0):5.2f}x ours  "
             f"{row['above_plain'] / 1e6:8.1f} MB above plain  error {row.get('error', 0):.1e}",
             flush=True,
         )
-    return {"rows": rows, "missing": missing, "attention_share": share}
+    return result
 
 
 def attention_share(shape, length, layers, eager_seconds):
@@ -350,7 +353,7 @@ def grow(axis, turns):
         peaks = {name: min(peak_of(work, canvas) for _ in range(2)) for name, work in arms.items()}
         for name in arms:
             rows[name]["size"].append(size)
-            rows[name]["seconds"].append(statistics.median(seconds[name]))
+            rows[name]["seconds"] += [statistics.median(seconds[name])] if turns else []
             rows[name]["above_plain"].append(max(peaks[name] - peaks["plain"], 0))
         if axis != "T":
             continue
@@ -379,7 +382,7 @@ def grow_steps(turns):
         seconds = take_turns(arms, None, turns)
         for name, work in arms.items():
             rows[name]["size"].append(steps)
-            rows[name]["seconds"].append(statistics.median(seconds[name]))
+            rows[name]["seconds"] += [statistics.median(seconds[name])] if turns else []
             rows[name]["above_plain"].append(min(peak_of(work, None) for _ in range(2)))
     return finish_growth("steps", rows)
 
@@ -387,7 +390,8 @@ def grow_steps(turns):
 def finish_growth(axis, rows):
     """With the fitted exponents of time, and of memory where there is any."""
     for name, row in rows.items():
-        row["time_exponent"] = exponent(row["size"], row["seconds"])
+        if row["seconds"]:
+            row["time_exponent"] = exponent(row["size"], row["seconds"])
         if min(row["above_plain"], default=0) > 0:
             row["memory_exponent"] = exponent(row["size"], row["above_plain"])
         if "bytes_made" in row:
@@ -463,6 +467,12 @@ def likelihoods(turns):
     return {"answers": len(pairs), "rows": rows}
 
 
+def is_timed(cell):
+    """Whether times were measured, not memory alone."""
+    rows = cell.get("rows", cell)
+    return all(row.get("seconds") for name, row in rows.items() if name != "facts")
+
+
 def facts():
     versions = {}
     for package in PACKAGES:
@@ -493,12 +503,14 @@ def main():
         for length in given.lengths
         for shape in SHAPES
     }
-    work |= {("growth", axis): (grow, axis, 2) for axis in GROWTH}
-    work |= {("growth", "steps"): (grow_steps, 1)}
-    work |= {("likelihood", "lab/tales-arm"): (likelihoods, given.turns)}
+    work |= {("growth", axis): (grow, axis, min(given.turns, 2)) for axis in GROWTH}
+    work |= {("growth", "steps"): (grow_steps, min(given.turns, 1))}
+    if given.turns:
+        work |= {("likelihood", "lab/tales-arm"): (likelihoods, given.turns)}
     for (section, name), (measure, *args) in work.items():
-        done = name in kept.get(section, {}) and not given.again
-        if done or given.only not in (None, section):
+        before = kept.get(section, {}).get(name)
+        done = before is not None and (not given.turns or is_timed(before))
+        if (done and not given.again) or given.only not in (None, section):
             continue
         kept.setdefault(section, {})[name] = measure(*args) | {"facts": facts()}
         given.out.write_text(json.dumps(kept, indent=1) + "\n")

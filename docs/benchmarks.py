@@ -38,6 +38,8 @@ def times_table(received: dict[str, Any]) -> str:
     """How many times our CPU time each tool takes, and the share of attention."""
     rows = []
     for name, cell in received.items():
+        if "attention_share" not in cell:  # memory alone was measured
+            continue
         ratios = [f"{cell['rows'][arm]['times_ours']:.2f}" for arm in ARMS[1:]]
         seconds = f"{cell['rows']['anchorwatch']['seconds']:.3f}"
         plain = f"{1 / cell['rows']['plain']['times_ours']:.2f}"
@@ -69,7 +71,8 @@ def growth_table(growth: dict[str, Any]) -> str:
             sizes = f"{row['size'][0]} to {row['size'][-1]}"
             peaks = f"{megabytes(row['above_plain'][0])} to {megabytes(row['above_plain'][-1])}"
             exponents = ["" if value is None else f"{value:.2f}" for value in (memory, made)]
-            rows.append([AXES[axis], name, sizes, f"{row['time_exponent']:.2f}", peaks, *exponents])
+            time = f"{row['time_exponent']:.2f}" if "time_exponent" in row else "not measured"
+            rows.append([AXES[axis], name, sizes, time, peaks, *exponents])
     head = ["against", "", "from, to", "exponent of time", "MB", "of memory", "of bytes allocated"]
     return table(head, rows)
 
@@ -125,7 +128,8 @@ def draw(growth: dict[str, Any]) -> None:
         for name, row in curves.items():
             marker, colour = LOOKS[name]
             look = {"marker": marker, "ms": 3, "lw": 0.9, "color": colour, "label": name}
-            above.plot(row["size"], row["seconds"], **look)
+            if row["seconds"]:
+                above.plot(row["size"], row["seconds"], **look)
             if name != "plain" or axis == "steps":
                 below.plot(row["size"], [peak / 1e6 for peak in row["above_plain"]], **look)
         above.set(xscale="log", yscale="log", title=AXES[axis])
@@ -134,7 +138,7 @@ def draw(growth: dict[str, Any]) -> None:
         sizes = max((row["size"] for row in curves.values()), key=len)
         below.set_xticks(sizes, [str(size) for size in sizes])
         below.minorticks_off()
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     panels[0, 0].set_ylabel("CPU seconds")
     panels[1, 0].set_ylabel("peak, MB above plain")
     figure.savefig(HERE / "benchmarks.svg", metadata={"Date": None})
@@ -146,7 +150,7 @@ def main() -> None:
     text = page.read_text()
     for name, build in TABLES.items():
         section = "received" if name == "memory" else name
-        if section in measured:
+        if section in measured and f"<!-- {name} -->" in text:
             text = put_between(text, name, build(measured[section]))
     page.write_text(text)
     if "growth" in measured:
