@@ -32,7 +32,6 @@ from typing import Any
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace import atomic_io
-from anchorwatch.trace.input_files import parse_json
 from anchorwatch.trace.locks import Lock, temporary
 
 RECORD, TRACE = "cell.json", "run.trace"
@@ -124,18 +123,11 @@ class CellFolder(ABC):
     def sealed(self, name: str) -> dict[str, Any]:
         """A sealed record; damage is named."""
         try:
-            raw = self.read_bytes(name)
-            record = parse_json(raw)
-            if not isinstance(record, dict):
-                raise ValueError("it holds no JSON object")
-            record.pop("digest", None)
-            if atomic_io.seal(record) != raw:
-                raise ValueError("it does not agree with its own digest")
+            return atomic_io.unseal(self.read_bytes(name), name)
         except (OSError, ValueError) as error:
             raise TraceError(
                 f"{self.path}/{name} is damaged ({error}): remove its cell, and run the sweep again"
             ) from None
-        return record
 
     def fail(self, cell: str, record: Mapping[str, Any]) -> None:
         """Keep why a cell could not be made."""
