@@ -430,9 +430,10 @@ def likelihoods(turns):
     from lm_eval.models.huggingface import HFLM
 
     model = aw.load("lab/tales-arm")
-    pairs = [
-        (f"Once upon a time there was a {word} who lived by the sea.", f" The {word} was happy.")
-        for word in ("girl", "boy", "dog", "cat", "bird", "fish", "king", "queen") * 4
+    pairs = [  # all different: lm-eval computes equal requests once
+        (f"Once upon a time there was a {kind} {word} by the sea.", f" The {word} was happy.")
+        for kind in ("big", "little", "red", "blue")
+        for word in ("girl", "boy", "dog", "cat", "bird", "fish", "king", "queen")
     ]
     with tempfile.TemporaryDirectory() as folder:
         model.network.set_attn_implementation("sdpa")
@@ -441,13 +442,12 @@ def likelihoods(turns):
         model.network.set_attn_implementation(NAME)
         theirs = HFLM(pretrained=folder, device="cpu", dtype="float32", batch_size=8)
     requests = [Instance("loglikelihood", {}, pair, 0) for pair in pairs]
-    prompts, answers = (list(side) for side in zip(*pairs, strict=True))
     arms = {
         "lm-eval hf": lambda _: [
             value for value, _ in theirs.loglikelihood(requests, disable_tqdm=True)
         ],
         "anchorwatch": lambda _: [
-            each.value for each in aw.evaluation.loglikelihoods(model, prompts, answers, batch=8)
+            each.value for each in aw.evaluation.loglikelihoods(model, pairs, batch=8)
         ],
     }
     values = {name: np.array(work(None)) for name, work in arms.items()}
