@@ -138,7 +138,7 @@ def draw(growth: dict[str, Any]) -> None:
         sizes = max((row["size"] for row in curves.values()), key=len)
         below.set_xticks(sizes, [str(size) for size in sizes])
         below.minorticks_off()
-    figure.legend(*panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     panels[0, 0].set_ylabel("CPU seconds")
     panels[1, 0].set_ylabel("peak, MB above plain")
     figure.savefig(HERE / "benchmarks.svg", metadata={"Date": None})
