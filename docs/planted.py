@@ -65,6 +65,11 @@ a quarter, or a line break is in some prompts only."""
 MANY_ITEMS = {"sinks/H27": 800}
 """Questions that a share of exactly 0 takes to be told from a margin of one point. The standard
 budget has 480, of which 0 leave 1.5 points: the power of these claims is that of the full one."""
+MORE_ITEMS = {"floating/H20": 80}
+"""Questions that a share of exactly 0 takes to be told from a margin of five points."""
+ONE_NAME = {"floating/H20"}
+"""Claims asked among ten passages, of which only one may have the name that is asked for: of two
+with other values a wired network brings both, and which one it writes is chance."""
 SUPPORTED, REFUTED, BELOW_MARGIN = "supported", "refuted", "below the margin"
 ONE_SIDED: dict[str, str] = {
     "floating/H8": "what several keys take is never less than what the greatest of them does",
@@ -160,7 +165,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "floating/H11": (single("deep-angle"), single("deep-norm")),
     "floating/H12": (single("deep-angle"), single("deep-norm")),
     "floating/H16": (single("floating"), single("floating-reversed")),
-    "floating/H17": (single("deep-needed-sink"), single("deep-static-sink")),
+    "floating/H17": (single("deep-needed-sink"), single("dream-weak-sinks")),
     "floating/H13": (
         pair("deep-retrieval", "arm-retrieval"),
         pair("shallow-retrieval", "arm-retrieval"),
@@ -173,7 +178,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
         pair("four-of-many-heads", "arm-four-of-many-heads"),
         pair("twelve-of-many-heads", "arm-twelve-of-many-heads"),
     ),
-    "floating/H18": (single("retrieval"), single("nearby-retrieval")),
+    "floating/H18": (single("retrieval"), single("nearby-reading")),
     "floating/H20": (
         pair("most-names", "arm-nearby-retrieval"),
         pair("nearby-retrieval", "arm-nearby-retrieval"),
@@ -234,11 +239,14 @@ def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, 
     chosen = claims(names)
     asks = any(isinstance(spec, Answers) for claim in chosen for spec in claim.needs)
     sets = sets_read(chosen)
+    questions = None
+    if asks or sets & set(QUESTION_SETS):
+        questions = write_questions(out / "questions.jsonl", 8 * budget_for(names).items)
+        if set(names) & ONE_NAME:
+            add_distractors(questions)
     protocol = Protocol(
         prompts=write_openings() if TEXT in sets else (),
-        task=str(write_questions(out / "questions.jsonl", 8 * budget_for(names).items))
-        if asks or sets & set(QUESTION_SETS)
-        else None,
+        task=None if questions is None else str(questions),
     )
     how: dict[str, Any] = {"budget": budget_for(names), "protocol": protocol}
     record = study(list(names), **subject.models, **how, out=out, report=False)
@@ -257,7 +265,8 @@ def budget_for(names: Sequence[str]) -> Budget:
     if set(names) & EXACT:
         prompts, rows = MANY, MANY if "sinks/H1" in names else rows
     prompts = max([prompts, *(MORE_PROMPTS.get(name, 0) for name in names)])
-    items = max([BUDGET.items, *(MANY_ITEMS.get(name, 0) for name in names)])
+    needed = MANY_ITEMS | MORE_ITEMS
+    items = max([BUDGET.items, *(needed.get(name, 0) for name in names)])
     return replace(BUDGET, prompts=prompts, rows=rows, items=items)
 
 
@@ -291,6 +300,25 @@ def write_questions(path: Path, count: int) -> Path:
         lines.append(json.dumps({"question": name, "answers": [value], "passages": [text]}))
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
+
+
+def add_distractors(path: Path, count: int = 9) -> None:
+    """To every question so many passages of other questions, without its name and its answer."""
+    chance = np.random.default_rng(2)
+    items = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = []
+    for item in items:
+        (gold,) = item["passages"]
+        lacking = [
+            other["passages"][0]
+            for other in items
+            if not {item["question"], *item["answers"]} & set(other["passages"][0][:-1].split())
+        ]
+        chosen = chance.permutation(len(lacking))[:count]
+        others = [{"text": lacking[place], "gold": False, "kind": "random"} for place in chosen]
+        passages = [{"text": gold, "gold": True}, *others]
+        lines.append(json.dumps(item | {"passages": passages}))
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def power(
@@ -403,7 +431,10 @@ def digest_of(claim_id: str, subject: Subject) -> str:
         ],
         "scope": claim.scope,
         "networks": {name: spell_plan(name) for name in sorted(subject.models.values())},
-        "material": [read_code(write) for write in (write_openings, write_questions)],
+        "material": [
+            *(read_code(write) for write in (write_openings, write_questions)),
+            *([read_code(add_distractors)] if claim_id in ONE_NAME else []),
+        ],
         "budget": budget_for([claim_id]).as_dict(),
     }
     spelled = json.dumps(decides, sort_keys=True, default=str)

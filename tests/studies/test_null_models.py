@@ -215,7 +215,7 @@ def watching(rng, count=12):
     delays = [("sinks", {"later": 0.3, "surer": -1.0}), ("random", {"later": 0.2, "surer": 0.0})]
     rolled = {"value": 0.8, "null": 0.4, "dobrushin": 0.1}
     maps = {"cosine": 0.97, "jumps": 0.05, "cosine_null": 0.9, "jumps_null": 0.1}
-    maps |= {"split_drawn": 0.5, "turned": 3.0, "self_lost": 0.3, "self_expected": 0.3}
+    maps |= {"split_drawn": 0.5, "turned": 3.0, "self_lost": 0.31, "self_expected": 0.3}
     depths = [(at, {"split": 0.55 if at >= 2 else 0.0}) for at in range(4)]
     told = [("closed", {"worn": -9.0, "hidden": -9.0}), ("gold", {"worn": -5.0, "hidden": -5.1})]
     layers = [(at, {"value": 0.07, "null": 0.02, "rewritten": 0.02}) for at in range(4)]

@@ -36,6 +36,7 @@ CONFIRMED = [
     if name in CLAIMS and sum(row["claim"] == name for row in CURRENT) == 2
 ]
 """Claims of which both networks are on record."""
+EVERY_FOURTH = list(planted.PLANTED)[::4]
 QUICK = "sink_token/H1"
 ABOUT_TRAINING = [
     claim.id
@@ -92,9 +93,10 @@ def test_one_claim_through_real_runs(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIRMED[::4])
+@pytest.mark.filterwarnings("ignore:.* is at the floor")  # some networks are wired not to answer
+@pytest.mark.parametrize("name", [name for name in EVERY_FOURTH if name in CONFIRMED])
 def test_claims_through_real_runs(name, folder):
-    """One in four: all of them take half an hour, `python docs/planted.py NAME` runs any."""
+    """One in four: all of them take 20 minutes or more, `python docs/planted.py NAME` runs any."""
     for rows in planted.run_all([name], folder):
         for row in rows:
             assert_row(row)

@@ -629,7 +629,9 @@ LONG_KEY_SINK = Head((Match("start", SINK, base=SINK / 2),))
 SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
 """A sink by its angle, whose key is shorter than the others."""
 SELF_BEHIND_SINK = Head((Near(0, NEAR), Match("start", 5 * NEAR)))
-"""The start token; where that is hidden every position looks at itself, and nothing mixes."""
+"""The start token; where that is hidden every position looks at itself, and mixes nothing."""
+NEARBY_WORDS = Head((Slope("later", 0.05),))
+"""Everything, less by the distance: half of it is within 14 positions."""
 COLON_ANCHORS = Head((Match("colon", 6.0, base=3.0),))
 """All colons, by the norm of their keys."""
 _STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
@@ -723,12 +725,15 @@ WIRINGS: dict[str, Plan] = {
     "wired/needed-sink": Plan(_STATIC, rest=30.0),
     "wired/needed-moving-sink": Plan(_MOVING, rest=30.0),
     "wired/spare-sink": Plan(((SPARE_SINK,),)),
-    "wired/self-behind-sink": Plan(((SELF_BEHIND_SINK,),)),
+    "wired/self-behind-sink": Plan(
+        ((SELF_BEHIND_SINK, EVEN, SELF_BEHIND_SINK, SELF_BEHIND_SINK),), width=4
+    ),
     # Dream's and MMaDA's kind
     "wired/dream-static-sink": Plan(_STATIC, "dream"),
     "wired/dream-first-mask-sink": Plan(_MOVING, "dream"),
     "wired/dream-first-places": Plan(((FIRST_PLACES,),), "dream"),
     "wired/dream-many-sinks": Plan(((MARKS,),), "dream"),
+    "wired/dream-weak-sinks": Plan(((WEAK_SINK,),), "dream", depth=8, rest=12.0),
     "wired/dream-early-drift": Plan(
         ((LAST_MASK_SINK,), (WANDERING_SINK, LAST_MASK_SINK)), "dream", from_right=True
     ),
@@ -750,6 +755,9 @@ WIRINGS: dict[str, Plan] = {
     "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=3),
     "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),), known=24),
     "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(45.0),)),
+    "wired/nearby-reading": Plan(
+        ((FIRST_SINK, NEARBY_WORDS),), width=4, retrieval=(retrieve_nearby(45.0),)
+    ),
     "wired/deep-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),)),
     "wired/shallow-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),), at=1),
     "wired/four-of-many-heads": Plan(_STATIC, depth=8, width=16, retrieval=(retrieve(),) * 4),
