@@ -21,7 +21,7 @@ THEME = TerminalTheme(
 
 model = aw.load("lab/tales-mdm")
 prompt = "Once upon a time, there was a little girl named Lily. She"
-trace = aw.run(model, prompt, aw.decoding.LowConfidence(length=24, steps=12, block=12))
+trace = aw.run(model, prompt, aw.decoding.LowConfidence(length=16, steps=16))
 console = Console(
     record=True,
     width=100,

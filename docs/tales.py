@@ -21,15 +21,15 @@ LAYERS = {
     "tales-arm": ("clear", "autoregressive"),
     "tales-mdm@0": ("noisy", "looks both ways, not trained"),
     "tales-mdm@20": ("noisy", "20 updates"),
-    "tales-mdm@600": ("noisy", "600 updates"),
-    "tales-sink@600": ("noisy", "600 updates, sink token"),
+    "tales-mdm@2400": ("noisy", "2,400 updates"),
+    "tales-sink@2400": ("noisy", "2,400 updates, sink token"),
 }
 CURVES = {
     "pos0": "heads that rest on the first token",
     "above": "heads with a key above 0.3",
     "moves": "moves of the top key, per step",
 }
-TICKS = (0, 2, 10, 40, 160, 600)
+TICKS = (0, 2, 10, 40, 160, 600, 2400)
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def draw_curves(axes: Axes, measures: dict[str, Any], name: str, label: str) -> 
     axes.set_xscale("symlog", linthresh=2)
     axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="update", ylabel=label, ylim=(0, None), xlim=(-0.2, 700))
+    axes.set(xlabel="update", ylabel=label, ylim=(0, None), xlim=(-0.2, 2800))
 
 
 def read_measure(row: dict[str, Any], name: str) -> tuple[float, float, float]:

@@ -45,11 +45,11 @@ def export(
     arm: str,
     settings: Sequence[str] = (),
     *,
-    base: Path | None = None,
+    stem: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the finished model of a run's folder into `folder`, which is replaced.
 
-    `base` is the run of the base checkpoint, which its record then names too.
+    `stem` is the record of the run that it goes on from, which its own record then names too.
     """
     run, target = Path(run), Path(folder)
     if not (run / MODEL / WEIGHTS).is_file():
@@ -60,8 +60,8 @@ def export(
         with temporary(target, folder=True) as new:
             _round_weights(run / MODEL, new)
             made_how = build_record(run, arm, settings)
-            if base is not None:
-                made_how["stem"] = build_record(base, base.name)
+            if stem is not None:
+                made_how["stem"] = dict(stem)
             text = json.dumps(made_how, indent=1)
             (new / TRAINING).write_text(text + "\n", encoding="utf-8")
             if target.exists():

@@ -39,9 +39,10 @@ def train_arm(recipe: Path, arm: str, runs: Path, more: tuple[str, ...] = ()) ->
 
 def export_arm(arm: str, runs: Path, models: Path, more: tuple[str, ...] = ()) -> Path:
     """The finished run of an arm as a folder of the lab."""
-    base = runs / BASE if (runs / BASE).is_dir() else None
+    base = runs / BASE
+    stem = export_model.build_record(base, BASE) if base.is_dir() else None
     return export_model.export(
-        runs / arm, models / arm, arm, (*more, *variants.LAB[arm]), base=base
+        runs / arm, models / arm, arm, (*more, *variants.LAB[arm]), stem=stem
     )
 
 

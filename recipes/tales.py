@@ -4,8 +4,8 @@
     python recipes/tales.py --arms tales-mdm --only card
 
 Steps: train (runs/tales/base, recipes/tales_base.py; runs/tales/start; runs/tales/ARM, where the
-diffusion arms begin with tales-arm), export (src/anchorwatch/models/zoo/ARM), card (card.json,
-README.md).
+diffusion arms begin with tales-arm; runs/tales/ARM-more, their second part, which begins with the
+exported first one), export (src/anchorwatch/models/zoo/ARM), card (card.json, README.md).
 """
 
 from __future__ import annotations
@@ -32,13 +32,23 @@ RUNS = Path("runs", "tales")
 """Where the recipes look for the base, the start and tales-arm."""
 STEPS = ("train", "export", "card")
 GATE = 'variant=[{name = "gate", form = "elementwise", init = "identity"}]'
-ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
+FIRST: dict[str, tuple[str, tuple[str, ...]]] = {
     "tales-arm": ("tales-arm.toml", ()),
     "tales-mdm": ("tales-mdm.toml", ()),
     "tales-sink": ("tales-mdm.toml", ('variant=["sink_token"]',)),
     "tales-gate": ("tales-mdm.toml", (GATE,)),
 }
 """Recipe and settings of each arm, in the order in which they are trained."""
+MORE = "tales-mdm-more.toml"
+SECOND: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tales-mdm": (MORE, ()),
+    "tales-sink": (MORE, ('model.from="lab/tales-sink"',)),
+    "tales-gate": (MORE, ('model.from="lab/tales-gate"',)),
+}
+"""The second part of the diffusion arms. It goes on from the first as exported, which must be in
+the package then; the export of the second part takes its folder."""
+ARMS = FIRST | SECOND
+"""What each arm was trained with last."""
 SHIPPED = ("tales-arm", "tales-mdm", "tales-sink")
 EFFORT = Effort(examples=64, draws=2, items=60, prompts=6, texts=6)
 """What a card measures: less than of the smallest networks, which take a tenth of the time."""
@@ -72,15 +82,31 @@ def _build_base(options: argparse.Namespace) -> None:
 
 
 def _run_step(step: str, arm: str, options: argparse.Namespace) -> None:
-    recipe, settings = ARMS[arm]
+    recipe, settings = FIRST[arm]
     folder = options.models / arm
     if step == "train":
         fit(read(HERE / recipe, (*settings, *options.set)), RUNS / arm)
-    elif step == "export":
-        base = RUNS / ("start" if arm == "tales-arm" else "tales-arm")
-        export_model.export(RUNS / arm, folder, arm, (*settings, *options.set), base=base)
-    else:
+        if arm in SECOND:
+            _export_first(arm, MODELS / arm, options)  # where lab/ARM is looked for
+            more, settings = SECOND[arm]
+            fit(read(HERE / more, (*settings, *options.set)), RUNS / f"{arm}-more")
+    elif step == "card":
         make_models.write_card(folder, f"lab/{arm}", EFFORT)
+    elif arm in SECOND:
+        more, own = SECOND[arm]
+        stem = export_model.build_record(RUNS / arm, arm, (*settings, *options.set))
+        stem["stem"] = export_model.build_record(RUNS / "tales-arm", "tales-arm")
+        run = RUNS / f"{arm}-more"
+        export_model.export(run, folder, arm, (*own, *options.set), stem=stem)
+    else:
+        _export_first(arm, folder, options)
+
+
+def _export_first(arm: str, folder: Path, options: argparse.Namespace) -> None:
+    base = RUNS / ("start" if arm == "tales-arm" else "tales-arm")
+    stem = export_model.build_record(base, base.name)
+    settings = (*FIRST[arm][1], *options.set)
+    export_model.export(RUNS / arm, folder, arm, settings, stem=stem)
 
 
 def _parse_options(words: list[str] | None) -> argparse.Namespace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,15 @@ _RULES = {
     "zscore": "3 standard deviations",
 }
 _RECIPES = {"tales-arm": "tales-arm"} | {
-    f"tales-{arm}": "tales-mdm" for arm in ("mdm", "sink", "gate")
+    f"tales-{arm}": "tales-mdm-more" for arm in ("mdm", "sink", "gate")
 }
 """Of arms that are made by a recipe of their own."""
+_EARLIER = {
+    "lab": ("lab-stem",),
+    "tales-arm": ("tales-start",),
+    "tales-mdm-more": ("tales-mdm", "tales-arm"),
+}
+"""Recipes of what each goes on from, the last first."""
 _WRITES = {"asked": "answering a question", "text": "writing on a text"}
 
 
@@ -78,12 +84,15 @@ def _about(card: Mapping[str, Any]) -> str:
     training, spec = card["training"], card["training"]["spec"]
     shape, machine = card["shape"], training["machine"]
     objective, recipe = spec["objective"], _RECIPES.get(training["arm"], "lab")
-    variant = ", ".join(part["name"] for part in spec["variant"]) or "none"
+    earlier = list(_earlier_parts(training))
+    variant = next(
+        (part for record in (training, *earlier) if (part := record["spec"]["variant"])), []
+    )
     loss = training["loss"]["loss"]
     rows = [
         ("network", f"{shape['network']}, {_shape(shape)}, {card['parameters']:,} parameters"),
         ("objective", f"{objective['name']}, answer_only {objective['answer_only']:g}"),
-        ("parts", variant),
+        ("parts", ", ".join(part["name"] for part in variant) or "none"),
         (
             "recipe",
             f"recipes/{recipe}.toml {_settings(training['settings'])}, "
@@ -95,13 +104,18 @@ def _about(card: Mapping[str, Any]) -> str:
         ("loss", f"{sparkline(loss)} from {loss[0]:.2f} to {loss[-1]:.2f} nats per scored token"),
         ("weights", f"float16, computed in float32; digest {card['weights'][:16]}"),
     ]
-    if "stem" in training:
-        stem = training["stem"]
+    for name, stem in zip(_EARLIER[recipe], earlier, strict=False):
         text = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
-        source = {"lab": "lab-stem", "tales-arm": "tales-start"}.get(recipe, "tales-arm")
-        rows.insert(3, ("goes on from", f"recipes/{source}.toml: {text}"))
+        rows.insert(3, ("goes on from", f"recipes/{name}.toml: {text}"))
     data = _data(training["corpus"])
     return _table(("", ""), rows) + f"\n\n**Data.** {data}"
+
+
+def _earlier_parts(training: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The training that a run goes on from, the one before that, and so on."""
+    while "stem" in training:
+        training = training["stem"]
+        yield training
 
 
 def _data(corpus: Mapping[str, Any]) -> str:
