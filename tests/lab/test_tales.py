@@ -148,10 +148,13 @@ def test_the_card_is_of_these_weights_and_this_recipe(name):
 
 
 def test_the_diffusion_arms_are_paired():
+    """In both parts: the same rows, seed and tokens; and the first begins with the same network."""
     records = [card(name)["training"] for name in TALES if name != "lab/tales-arm"]
-    for what in ("seed", "corpus", "stem"):
-        assert all(record[what] == records[0][what] for record in records), what
-    assert len({record["budget"]["tokens"] for record in records}) == 1
+    for parts in (records, [record["stem"] for record in records]):
+        for what in ("seed", "corpus"):
+            assert all(record[what] == parts[0][what] for record in parts), what
+        assert len({record["budget"]["tokens"] for record in parts}) == 1
+    assert len({record["stem"]["stem"]["digest"] for record in records}) == 1
 
 
 @pytest.mark.parametrize("name", TALES)
