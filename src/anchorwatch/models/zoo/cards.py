@@ -85,9 +85,9 @@ def _about(card: Mapping[str, Any]) -> str:
     shape, machine = card["shape"], training["machine"]
     objective, recipe = spec["objective"], _RECIPES.get(training["arm"], "lab")
     earlier = list(_earlier_parts(training))
-    variant = next(
-        (part for record in (training, *earlier) if (part := record["spec"]["variant"])), []
-    )
+    records = (training, *earlier)
+    variants = [record["spec"]["variant"] for record in records if record["spec"]["variant"]]
+    variant = variants[0] if variants else []
     loss = training["loss"]["loss"]
     rows = [
         ("network", f"{shape['network']}, {_shape(shape)}, {card['parameters']:,} parameters"),
