@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anchorwatch.generation import decoding
     from anchorwatch.generation.loop import Step
     from anchorwatch.generation.replay import fork, replay
-    from anchorwatch.generation.run import observe, plan, run, run_many, steps
+    from anchorwatch.generation.run import observe, plan, run, run_many, run_resizing, steps
     from anchorwatch.metrics import sink_rules as rules
     from anchorwatch.metrics import stats
     from anchorwatch.models.load import load
@@ -71,6 +71,7 @@ _NAMES = {
     "replay": "generation.replay",
     "run": "generation.run",
     "run_many": "generation.run",
+    "run_resizing": "generation.run",
     "steps": "generation.run",
     "sweep": "sweeps.sweep",
 }
@@ -121,6 +122,7 @@ __all__ = [
     "rules",
     "run",
     "run_many",
+    "run_resizing",
     "stats",
     "steps",
     "studies",

@@ -236,7 +236,7 @@ def test_a_router_without_a_bias_adds_nothing(tmp_path):
     ("name", "field", "value"),
     [
         ("llada2_moe", "score_function", "softmax"),
-        ("llada2_moe", "use_qkv_bias", True),
+        ("llada2_moe", "use_bias", True),
         ("llada2_moe", "num_shared_experts", -1),
         ("llada_moe", "qk_layernorm", False),
         ("llada_moe", "partial_rotary_factor", 0.5),

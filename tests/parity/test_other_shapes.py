@@ -93,6 +93,73 @@ def test_logits_and_experts(pair, kind, seed):
             assert torch.equal(experts.sort(-1).values, twin.experts[layer])
 
 
+DEFAULTS = {
+    # What the released config class says where config.json does not.
+    "llada2": {
+        "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5,
+        "first_k_dense_replace": 0, "rms_norm_eps": 1e-5,
+    },
+    "llada-moe": {"rms_norm_eps": 1e-5},
+    "rnd1": {"norm_topk_prob": True, "rms_norm_eps": 1e-6},
+    "llada": {"rms_norm_eps": 1e-5, "rope_theta": 10000.0},
+    "sdar": {"rms_norm_eps": 1e-6},
+    "dream": {"rms_norm_eps": 1e-6},
+}  # fmt: skip
+
+
+def differs_from_twin(folder, config, tensors, left_out=()):
+    """Loaded from a config.json that lacks some fields, against a twin that reads all of them."""
+    said = {name: value for name, value in config.items() if name not in left_out}
+    model, twin = aw.load(write(folder, said, tensors)), Twin(config, tensors)
+    kind, ids = model.family.name, canvas_of(3, 14)
+    visible = None if model.block is None else in_blocks(len(ids), model.block)
+    return differ(model.logits(ids).double(), align(kind, twin(ids, visible)))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, name) for k in DEFAULTS for name in DEFAULTS[k]])
+def test_a_field_that_config_json_leaves_out_is_the_released_class_s(tmp_path, kind, name):
+    fields = DEFAULTS[kind]
+    if kind == "llada2":  # groups of two
+        fields = fields | {"num_experts": 16, "num_experts_per_tok": 3}
+    config, tensors = draw(kind, 1, **fields)
+    assert differs_from_twin(tmp_path / "m", config, tensors, (name,)) <= tolerances.RECORDS
+
+
+def test_llada_moe_has_as_many_key_heads_as_heads_unless_it_says(tmp_path):
+    config, tensors = draw(
+        "llada-moe", 4, hidden_size=48, num_attention_heads=6, num_key_value_heads=6
+    )
+    left_out = ("num_key_value_heads",)
+    assert differs_from_twin(tmp_path / "m", config, tensors, left_out) <= tolerances.RECORDS
+
+
+@pytest.mark.parametrize(("bias", "norms"), [(True, True), (False, False), (True, False)])
+def test_llada2_with_biases_or_without_norms_of_queries_and_keys(tmp_path, bias, norms):
+    config, tensors = draw("llada2", 2, use_qkv_bias=bias, use_qk_norm=norms)
+    for name in [name for name in tensors if name.endswith("query_key_value.weight")]:
+        if bias:
+            rows, numbers = len(tensors[name]), torch.Generator().manual_seed(1)
+            tensors[name.replace("weight", "bias")] = torch.randn(rows, generator=numbers)
+    if not norms:
+        lost = ("query_layernorm.weight", "key_layernorm.weight")
+        tensors = {name: t for name, t in tensors.items() if not name.endswith(lost)}
+    assert differs_from_twin(tmp_path / "m", config, tensors) <= tolerances.RECORDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "left_out", "says"),
+    [
+        ("sdar-moe", {}, "norm_topk_prob", "no norm_topk_prob: copy it from the released"),
+        ("llada2", {"rotary_dim": 6}, "partial_rotary_factor", "rotary_dim=6 of heads of"),
+        ("llada2", {}, "rope_theta", "no rope_theta: copy it from the released"),
+    ],
+)
+def test_a_field_that_no_class_settles_is_asked_for(tmp_path, kind, changes, left_out, says):
+    config, tensors = draw(kind, 1, **changes)
+    with pytest.raises(aw.errors.ModelError, match=says):
+        differs_from_twin(tmp_path / "m", config, tensors, (left_out,))
+
+
 @pytest.mark.parametrize("kind", ["llada", "llada-moe"])
 @pytest.mark.parametrize("seed", SEEDS[:4])
 def test_logits_of_a_padded_row(pair, kind, seed):

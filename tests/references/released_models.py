@@ -77,7 +77,8 @@ class Twin:
         x = _normed(x, before, config["rms_norm_eps"])
         size = config.get("head_dim") or config["d_model" if llada else "hidden_size"] // heads
         if (fused := get(f"{block}attention.query_key_value.weight")) is not None:
-            q, k, v = (x @ fused.T).split([heads * size, groups * size, groups * size], -1)
+            fused_rows = x @ fused.T + get(f"{block}attention.query_key_value.bias", torch.zeros(1))
+            q, k, v = fused_rows.split([heads * size, groups * size, groups * size], -1)
             norms = [get(f"{block}attention.{name}_layernorm.weight") for name in ("query", "key")]
             out = get(f"{block}attention.dense.weight")
         else:
@@ -185,8 +186,8 @@ ARCHITECTURES = {
 }
 
 
-def draw(kind, seed):
-    """(config, tensors) of a small random checkpoint; its shape is drawn too."""
+def draw(kind, seed, **fields):
+    """(config, tensors) of a small random checkpoint; its shape is drawn, but for some `fields`."""
     pick, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
     groups, ratio = pick.choice([1, 2, 3]), pick.choice([1, 2, 4])
     heads, own = groups * ratio, kind in ("sdar", "sdar-moe", "rnd1", "llada2")
@@ -216,6 +217,7 @@ def draw(kind, seed):
     config |= _expert_fields(kind, pick, config["num_hidden_layers"])
     if kind == "llada":
         config = _as_llada(config)
+    config |= fields
     tensors = {}
     for name, shape in _shapes(kind, config):
         # Weights of about unit gain; a head that makes logits of some size.

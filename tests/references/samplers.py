@@ -235,6 +235,56 @@ def token_editing(
     return torch.stack(seen)
 
 
+def dream_on(
+    ask, canvas, mask_id, *, max_length, algorithm, expand_id, delete_id, each=1, budget=None,
+    delete_right=False,
+):  # fmt: skip
+    """DreamOn's diffusion_generate, greedy: every frame before and after its changes of length.
+
+    A window of the padded row is read; what is beyond it is neither seen nor written.
+    """
+    window, first = len(canvas), canvas.index(mask_id)
+    row = canvas + [delete_id] * (max_length - window)
+    budget = 2 * (max_length - first) if budget is None else budget
+    seen = [list(canvas)]
+    for _ in range(2 * (max_length - first) + 2 * budget):
+        masked = [p for p in range(window) if row[p] == mask_id]
+        if not masked:
+            break
+        # 1. One pass over the window; the surest of its masks are written.
+        rows = ask(torch.tensor(row[:window]))[masked].clone()
+        if window == max_length or budget == 0:
+            rows[:, expand_id] -= 1e9
+        shares = rows.softmax(-1)
+        best = shares.sort(-1, descending=True)
+        if algorithm == "maskgit_plus":
+            sure = best.values[:, 0]
+        elif algorithm == "topk_margin":
+            sure = best.values[:, 0] - best.values[:, 1]
+        else:
+            sure = (shares * (shares + 1e-10).log()).sum(-1)
+        for k in sorted(range(len(masked)), key=lambda k: -float(sure[k]))[:each]:
+            row[masked[k]] = int(best.indices[k, 0])
+        if row[:window] != seen[-1]:  # where the mask id was chosen it is chosen until the end
+            seen.append(row[:window])
+        # 2. Deletions: the row is closed up, a mask comes in at its far end.
+        if delete_right and delete_id in (mine := [row[p] for p in masked]):
+            for p in masked[mine.index(delete_id) :]:
+                row[p] = delete_id
+        for p in reversed(masked):
+            if row[p] == delete_id:
+                row = row[:p] + row[p + 1 :] + [mask_id]
+                window -= 1
+        # 3. Expansions: one position becomes two.
+        for p in reversed(range(window)):
+            if row[p] == expand_id:
+                row = [*row[:p], mask_id, mask_id, *row[p + 1 :]][:max_length]
+                window, budget = window + 1, budget - 1
+        if row[:window] != seen[-1]:
+            seen.append(row[:window])
+    return seen
+
+
 def rnd1(ask, canvas, mask_id, *, steps, entropy_bound):
     """RND1's diffusion_sample, greedy; `ask` gives rows about their own position."""
     canvas = torch.tensor(canvas)

@@ -444,20 +444,10 @@ class DreamOrder(Decoding):
                 positions, tokens, margin = positions[kept], tokens[kept], margin[kept]
             narrow = int((margin < narrow_margin(logits.dtype)).sum())
             return Choice(positions=positions, tokens=tokens, narrow=narrow)
-        confidence = self._confidence(probabilities, tokens)
+        confidence = position_confidence(self.algorithm, probabilities, tokens)
         if not self.algorithm_temperature or not (plan.count or plan.forced):
             return take_surest(plan, confidence, tokens, margin)
         return self._draw_positions(sequence, plan, confidence, tokens, margin)
-
-    def _confidence(self, probabilities: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """[N] how sure the model is, in the way that the algorithm names."""
-        if self.algorithm == "topk_margin":
-            best = probabilities.sort(dim=-1, descending=True).values
-            return best[:, 0] - best[:, 1]
-        # The negative entropy: the surest is the greatest. 1e-10 as in the authors' code.
-        if self.algorithm == "entropy":
-            return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
-        return probabilities.gather(-1, tokens[:, None])[:, 0]
 
     def _draw_positions(
         self,
@@ -663,6 +653,19 @@ def take_surest(
     return Choice(positions=positions, tokens=tokens[chosen], narrow=narrow)
 
 
+def position_confidence(
+    algorithm: str, probabilities: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    """[N] how sure the model is, in the way that one of Dream's algorithms names."""
+    if algorithm == "topk_margin":
+        best = probabilities.sort(dim=-1, descending=True).values
+        return best[:, 0] - best[:, 1]
+    # The negative entropy: the surest is the greatest. 1e-10 as in the authors' code.
+    if algorithm == "entropy":
+        return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
+    return probabilities.gather(-1, tokens[:, None])[:, 0]
+
+
 def even_counts(positions: int, steps: int) -> list[int]:
     """Commits at each step: as even as can be, the remainder to the first steps.
 
@@ -755,5 +758,6 @@ def __getattr__(name: str) -> type[Decoding]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# Registers its decodings. At the end, because it takes its base classes from here.
+# They register their decodings. At the end, because they take their base classes from here.
 from anchorwatch.generation import block_decoding as _block_decoding  # noqa: E402, F401
+from anchorwatch.generation import dream_on as _dream_on  # noqa: E402, F401

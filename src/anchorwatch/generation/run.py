@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import streaming
 from anchorwatch.generation.build_trace import build_trace
 from anchorwatch.generation.decoding import Decoding
+from anchorwatch.generation.dream_on import DreamOn
 from anchorwatch.generation.loop import RunState, SharedPrompts, Step, walk
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, edit_list, probe_list
 from anchorwatch.generation.prepare import (
@@ -162,6 +166,80 @@ def run_many(
                 pass
             bar.advance(count=len(group))
     return [build_trace(state, model, probes, batch=size) for state in states]
+
+
+@dataclass(frozen=True)
+class Resized:
+    """What `run_resizing` wrote: a trace for each length that the canvas had, and its end."""
+
+    traces: list[Trace]
+    """Each ends with the step that changed the length; the last where nothing was left to write."""
+    canvas: np.ndarray
+    """[T] token ids at the end, after the last change of length."""
+
+
+def run_resizing(
+    model: Model,
+    canvas: Ids,
+    decoding: DreamOn | None = None,
+    *,
+    max_length: int,
+    expansions: int | None = None,
+    probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
+    seed: int = 0,
+    budget: int = BUDGET_BYTES,
+) -> Resized:
+    """Infill a canvas that DreamOn may make longer or shorter: one trace for each length.
+
+    What an earlier trace wrote is given text to the next. Trace i draws with `seed` + i.
+
+    Args:
+        model: a DreamOn checkpoint, as `aw.load` gives it.
+        canvas: token ids with the mask id where to write.
+        decoding: `aw.decoding.DreamOn`; the default is the authors'.
+        max_length: positions that the canvas may have at most.
+        expansions: how many there may be; twice the room after the first mask by default.
+        probes: what to measure in each trace.
+        edits: what to change inside attention; steps and progress are each trace's own.
+        seed: of the random numbers, for a decoding that draws.
+        budget: bytes that each trace may keep in memory.
+
+    >>> from anchorwatch.models.load import load
+    >>> dream = load("tiny/dream")
+    >>> text = [5, 6, dream.mask_id, dream.mask_id, 7]
+    >>> writes = DreamOn(expand_id=40)
+    >>> resized = run_resizing(dream, text, writes, max_length=8, probes=())
+    >>> bool((resized.canvas == dream.mask_id).any())
+    False
+    """
+    # 1. Checked before the first pass; the first run checks the rest.
+    decoding = DreamOn() if decoding is None else decoding
+    if not isinstance(decoding, DreamOn):
+        raise SpecError("run_resizing decodes with DreamOn: other decodings keep the length")
+    if decoding.delete_ids is None:
+        decoding = replace(decoding, delete_ids=model.specials.eos_ids)
+    frame = np.asarray(model.encode(canvas))
+    if len(frame) > max_length:
+        raise SpecError(
+            f"the canvas has {len(frame)} positions and max_length={max_length}: "
+            f"say max_length={2 * len(frame)} for example"
+        )
+    first = int(np.argmax(frame == model.mask_id))
+    left = 2 * (max_length - first) if expansions is None else expansions
+    # 2. A run on each length; the next begins on what the last one left.
+    traces: list[Trace] = []
+    while not traces or (frame == model.mask_id).any():
+        room = min(max_length, len(frame) + left)
+        writes = replace(decoding, may_expand=decoding.may_expand and len(frame) < room)
+        request = {"probes": probes, "edits": edits, "seed": seed + len(traces), "budget": budget}
+        traces.append(run(model, canvas=frame, decoding=writes, **request))
+        before, after = traces[-1].canvas[-2:]
+        frame = decoding.resize(before, after, mask_id=model.mask_id, room=room)
+        if np.array_equal(frame, after):  # ended, or chose the mask id
+            break
+        left -= int(((before == model.mask_id) & (after == decoding.expand_id)).sum())
+    return Resized(traces, frame)
 
 
 def observe(

@@ -16,13 +16,8 @@ from transformers import CONFIG_MAPPING
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, ModelError
-from anchorwatch.models.families import (
-    Family,
-    Fields,
-    architecture_of,
-    check_whole,
-    model_type_of,
-)
+from anchorwatch.models.families import Family, architecture_of, model_type_of
+from anchorwatch.models.released_configs import Fields, check_whole
 
 _NEVER = frozenset(
     """

@@ -16,12 +16,19 @@ from typing import Any, Literal
 
 from anchorwatch.edits.spec import Addition, gate, sink_logit, sink_token
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
+from anchorwatch.models.released_configs import (
+    Fields,
+    check_whole,
+    translate_llada,
+    translate_llada2,
+    translate_llada_moe,
+    translate_rnd1,
+    translate_sdar_moe,
+)
 from anchorwatch.models.sites import SITES, Sites
 
 Kind = Literal["mdm", "arm"]
 Visibility = Literal["bidirectional", "causal", "block-causal"]
-Fields = dict[str, Any]
-"""Fields of a config.json."""
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of a file's tensors, by name."""
 
@@ -174,178 +181,10 @@ _ENCODERS = (
     "EsmForMaskedLM",
 )
 
-_LLADA_MUST = {
-    "block_type": ("llama",),
-    "layer_norm_type": ("rms",),
-    "activation_type": ("silu",),
-    "rope": (True,),
-    "alibi": (False,),
-    "attention_layer_norm": (False,),
-    "input_emb_norm": (False,),
-    "scale_logits": (False,),
-    "include_bias": (False,),
-    "include_qkv_bias": (False,),
-    "bias_for_layer_norm": (False, None),
-    "block_group_size": (1,),
-    "weight_tying": (False, True, None),
-    "multi_query_attention": (False, True, None),
-}
-"""Options of LLaDA's config that a Llama can compute."""
-
-
-_LLADA2_MUST = {
-    "score_function": ("sigmoid", None),
-    "use_rmsnorm": (True, None),
-    "use_bias": (False, None),
-    "use_qkv_bias": (False, None),
-    "norm_head": (False, None),
-    "norm_softmax": (False, None),
-    "use_sliding_window": (False, None),
-    "use_qk_norm": (True, None),
-}
-"""Options of LLaDA2's config that a Glm4Moe can compute."""
-
-_LLADA_MOE_MUST = {
-    "qk_layernorm": (True, None),
-    "clip_qkv": (None, False),
-    "moe_router_enable_expert_bias": (False, None),
-    "moe_router_score_function": ("softmax", None),
-    "partial_rotary_factor": (1, None),
-    "routed_scaling_factor": (1, None),
-    "router_num_group": (None, 0, 1),
-    "router_topk_group": (None, 0, 1),
-    "shared_expert_intermediate_size": (None, 0),
-}
-"""Options of LLaDA-MoE's config that a Qwen3Moe can compute."""
-
 
 def _wraps(names: Iterable[str]) -> bool:
     """DiffuGPT and DiffuLLaMA wrap a causal LM and keep its architecture's name."""
     return any(name.startswith("denoise_model.") for name in names)
-
-
-def check_whole(name: str, value: Any) -> int:
-    """A size of config.json, or a refusal."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-        raise ModelError(
-            f"config.json says {name}={value!r}: expected a whole number above 0 and below 2**31"
-        )
-    return value
-
-
-def _required_fields(config: Fields, *names: str) -> list[Any]:
-    for name in names:
-        if config.get(name) is None:
-            raise ModelError(f"config.json has no {name}: copy it from the released checkpoint")
-    return [config[name] for name in names]
-
-
-def _require_rope_theta(config: Fields) -> None:
-    """Refuse a config without it: the stock class has a default of its own."""
-    if not (config.get("rope_parameters") or config.get("rope_scaling") or {}).get("rope_theta"):
-        _required_fields(config, "rope_theta")
-
-
-def _check_options(config: Fields, allowed: Mapping[str, tuple[Any, ...]], network: str) -> None:
-    """Refuse an option that the stock network does not have."""
-    for name, values in allowed.items():
-        if name in config and config[name] not in values:
-            raise ModelError(
-                f"config.json says {name}={config[name]!r}, which {network} cannot compute: "
-                f"expected {' or '.join(map(repr, values))}"
-            )
-
-
-def _translate_llada2(config: Fields) -> Fields:
-    """LLaDA2's fields (Bailing-MoE) as Glm4Moe's."""
-    _require_rope_theta(config)
-    _check_options(config, _LLADA2_MUST, "Glm4Moe")
-    experts, each = _required_fields(config, "num_experts", "num_experts_per_tok")
-    # Without a shared expert Glm4Moe has one of width 0, which adds nothing.
-    shared = config.get("num_shared_experts") or 0
-    if shared != 0:
-        check_whole("num_shared_experts", shared)
-    per_head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    rotary = config.get("partial_rotary_factor")
-    if rotary is None:
-        rotary = config["rotary_dim"] / per_head if config.get("rotary_dim") else 1.0
-    return {name: value for name, value in config.items() if name not in _LLADA2_MUST} | {
-        "head_dim": per_head,
-        "n_routed_experts": experts,
-        "n_shared_experts": shared,
-        "use_qk_norm": True,
-        "attention_bias": False,
-        "partial_rotary_factor": rotary,
-        # The released code normalises whatever norm_topk_prob says, if there is more than one.
-        "norm_topk_prob": each > 1,
-        "n_group": config.get("n_group") or 1,  # without groups all experts are one
-        "topk_group": config.get("topk_group") or 1,
-        "num_mtp_layers": 0,
-        "sliding_window": None,
-    }
-
-
-def _translate_llada_moe(config: Fields) -> Fields:
-    """LLaDA-MoE's fields as Qwen3Moe's."""
-    _require_rope_theta(config)
-    _check_options(config, _LLADA_MOE_MUST, "Qwen3Moe")
-    layers, width = _required_fields(config, "num_hidden_layers", "expert_intermediate_size")
-    kinds = config.get("moe_layer_freq")
-    kinds = [1] * layers if kinds is None or isinstance(kinds, int) else kinds
-    return {name: value for name, value in config.items() if name not in _LLADA_MOE_MUST} | {
-        "moe_intermediate_size": width,
-        "intermediate_size": config.get("dense_intermediate_size") or width,
-        # 0 is a dense layer.
-        "mlp_only_layers": [layer for layer, kind in enumerate(kinds) if not kind],
-        "decoder_sparse_step": 1,
-        # The released code never normalises the chosen experts' weights.
-        "norm_topk_prob": False,
-        "use_sliding_window": False,
-    }
-
-
-def _translate_qwen3_moe(config: Fields) -> Fields:
-    """RND1's and SDAR-MoE's fields are Qwen3Moe's; RND1 says false where there is none."""
-    fields = dict(config)
-    for name in ("rope_scaling", "sliding_window"):
-        if fields.get(name) is False:
-            fields[name] = None
-    _require_rope_theta(fields)
-    return {"norm_topk_prob": True} | fields
-
-
-def _translate_llada(config: Fields) -> Fields:
-    """LLaDA's own field names; an option that Llama lacks is refused.
-
-    A conversion to Llama's names has Llama's fields too, and keeps them.
-    """
-    if "d_model" not in config and "hidden_size" in config:
-        return config
-    _check_options(config, _LLADA_MUST, "Llama")
-    width, layers, heads, positions = _required_fields(
-        config, "d_model", "n_layers", "n_heads", "max_sequence_length"
-    )
-    kv_heads = config.get("n_kv_heads")
-    if kv_heads is None:
-        kv_heads = 1 if config.get("multi_query_attention") else heads
-    hidden = config.get("mlp_hidden_size")
-    if hidden is None:
-        hidden = _required_fields(config, "mlp_ratio")[0] * width
-    return {
-        "vocab_size": config.get("embedding_size") or _required_fields(config, "vocab_size")[0],
-        "hidden_size": width,
-        "intermediate_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": positions,
-        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
-        "rope_theta": config.get("rope_theta", 10000.0),
-        "tie_word_embeddings": bool(config.get("weight_tying")),
-        "bos_token_id": config.get("bos_token_id"),
-        "eos_token_id": config.get("eos_token_id"),
-        "pad_token_id": config.get("pad_token_id"),
-    }
 
 
 _FUSED = re.compile(r"transformer\.h\.(\d+)\.attn\.attn\.(weight|bias)")
@@ -514,7 +353,7 @@ _LLADA = Family(
     mask_id=126336,
     positions="canvas",
     names=_LLADA_NAMES,
-    translate_config=_translate_llada,
+    translate_config=translate_llada,
     tying="weight_tying",
     checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5",
 )
@@ -596,7 +435,7 @@ FAMILIES: list[Family] = [
         visibility="block-causal",
         block=4,
         mask_id=151669,
-        translate_config=_translate_qwen3_moe,
+        translate_config=translate_sdar_moe,
         unused=_OLD_BUFFERS,
         tokenizer="Qwen2Tokenizer",
         checkpoints="JetLM/SDAR-30B-A3B-Chat, -Sci",
@@ -611,7 +450,7 @@ FAMILIES: list[Family] = [
         block=32,
         mask_id=156895,
         names=_LLADA2_NAMES,
-        translate_config=_translate_llada2,
+        translate_config=translate_llada2,
         split_tensor=_split_llada2_tensor,
         unused=_OLD_BUFFERS,
         absent=(
@@ -630,7 +469,7 @@ FAMILIES: list[Family] = [
         network="qwen3_moe",
         mask_id=156895,
         positions="canvas",
-        translate_config=_translate_llada_moe,
+        translate_config=translate_llada_moe,
         unused=_OLD_BUFFERS,
         checkpoints="inclusionAI/LLaDA-MoE-7B-A1B-Base, -Instruct",
     ),
@@ -642,7 +481,7 @@ FAMILIES: list[Family] = [
         network="qwen3_moe",
         shift=True,
         mask_id=151669,
-        translate_config=_translate_qwen3_moe,
+        translate_config=translate_rnd1,
         unused=_OLD_BUFFERS,
         tokenizer="Qwen2Tokenizer",
         checkpoints="radicalnumerics/RND1-Base-0910",
