@@ -41,7 +41,7 @@ web/src/lib/schema.ts: src/anchorwatch/trace/schema.py src/anchorwatch/explorer/
 
 $(PAGE): $(WEB)
 	@$(NODE)
-	cd web && npm install --no-save --silent && npm run build
+	cd web && npm install --no-save --silent && npm run --silent build -- --logLevel error
 
 # Playwright drives the machine's own Chromium: nothing is downloaded but Debian's package.
 setup-browser:

@@ -1,4 +1,4 @@
-"""Two runs cell by cell: greatest keys, heads and region flow, against the numbers of the traces."""
+"""Two runs cell by cell: top keys, heads and region flow, against the numbers of the traces."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def test_a_measure_that_only_one_run_has_is_said(both):
 
 
 def test_a_place_has_no_size(both, plain, causal):
-    both.locator("[data-panel=headsA] select").select_option("greatest key")
+    both.locator("[data-panel=headsA] select").select_option("top key")
     both.wait_for_function(
         "() => document.querySelector('[data-panel=heads-difference] .says')?.textContent.includes('no size')"
     )

@@ -55,7 +55,7 @@ def test_a_token_is_written_by_hand_and_the_fork_is_saved_and_reopened(look, liv
     row.focus()
     page.keyboard.press("Enter")  # keyboard alone
     held.hash(f"token={position}")
-    writes = page.locator(".choices button")
+    writes = page.locator(".choices button[type=button]")
     assert writes.count() == 5
     word = writes.nth(1).inner_text()
     writes.nth(1).focus()
@@ -76,6 +76,27 @@ def test_a_token_is_written_by_hand_and_the_fork_is_saved_and_reopened(look, liv
     opened = Run(open_for_viewing(folder / "lena-fork1.trace"))
     assert opened.header()["fork"] == 2
     assert opened.header()["damage"] == []
+
+
+def test_a_word_of_ones_own_is_typed_and_written_by_keyboard(look, live, trace):
+    url, _ = live
+    position = int(np.flatnonzero(trace.role[2] == MASKED)[-1])
+    held = look(url, quiet=False)  # what is refused is an error of the console, too
+    page = open_live(held, f"{url}{AT}&token={position}")
+    page.get_by_label("or a word of your own").focus()
+    page.keyboard.type("<img src=x onerror=window.hacked=1>")
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "() => document.querySelector('.live [role=alert]')?.textContent.includes('<img src=x')"
+    )
+    assert page.locator(".live img").count() == 0
+    page.get_by_label("or a word of your own").fill("ship")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-panel=mapB] canvas[data-drawn]")
+    options = page.locator(".runs select").nth(1).locator("option").all_inner_texts()
+    assert f"fork at step 2, “ship” at position {position}" in options
+    assert page.evaluate("window.hacked") is None
+    assert held.axe() == []
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_charts_of_lines_can_be_kept_as_svg(look, url, panel):
     assert name == f"{panel}.svg"
     root = ET.fromstring(raw)
     texts = " ".join("".join(node.itertext()) for node in root.iter())
-    for word in {"flow": ("passage", "masked"), "geometry": ("cos(q, k)", "greatest key")}[panel]:
+    for word in {"flow": ("passage", "masked"), "geometry": ("cos(q, k)", "top key")}[panel]:
         assert word in texts
     space = "{http://www.w3.org/2000/svg}"
     assert "anchorwatch" in root.find(f"{space}title").text

@@ -223,7 +223,7 @@ def test_geometry_beside_the_greatest_key(look, url, plain):
     label = page.locator("[data-panel=geometry] svg").first.get_attribute("aria-label")
     mean = float(np.median(plain["cosine"].values[5, 1]))
     peak = float(np.median(plain["peak_cosine"].values[5, 1, :, 0]))
-    assert f"all keys {said(mean, 3)}, greatest key {said(peak, 3)}" in label
+    assert f"all keys {said(mean, 3)}, top key {said(peak, 3)}" in label
 
 
 def test_exact_maps_from_the_trace_and_by_replay(look, url, plain):

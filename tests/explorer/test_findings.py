@@ -139,6 +139,47 @@ def test_a_larger_change_comes_first_and_a_sink_that_stays_has_none():
     assert [one["place"]["layer"] for one in lists["sink"]] == [2, 1, 0]
 
 
+def one_moving_head():
+    """Two layers of eight heads, all even but head 5 of layer 1, whose sink moves at step 3."""
+    maps = uniform(6, 2, 8, 40)
+    for step, key in enumerate(PATH):
+        maps[step, 1, 5] = column(40, key, 0.5)
+    return planted(maps, prompt=4, texts={3: " Answer", 10: " ."})
+
+
+def test_what_a_single_head_does_stands_out_where_the_mean_of_heads_is_even():
+    found = find_all(one_moving_head(), rulli())
+    lists = by_kind(found)
+    for kind in ("sink", "move"):
+        (one,) = lists[kind]
+        assert (one["place"]["layer"], one["place"]["head"]) == (1, 5)
+        assert one["value"] == pytest.approx(0.5, abs=1e-3)
+        assert one["lift"] == pytest.approx(20, rel=2e-3)
+        assert text_of(one["words"]).startswith("Layer 1, head 5: ")
+    said = text_of(found["words"])
+    assert said.startswith("In head 5 of layer 1 the top key moves from “Answer”")
+    assert "it takes 50 % of attention, 20 times an even share." in said
+    assert all(part["place"]["head"] == 5 for part in found["words"] if "place" in part)
+
+
+def test_a_head_counts_by_its_share_of_the_layer():
+    maps = uniform(6, 2, 8, 40)
+    for step, key in enumerate(PATH):
+        maps[step, 0] = column(40, key, 0.2)  # a fifth of the whole layer moves
+        maps[step, 1, 5] = column(40, key, 0.6)  # of one head of eight alone
+    moves = by_kind(find_all(planted(maps, prompt=4), rulli()))["move"]
+    assert [(one["place"]["layer"], one["place"]["head"]) for one in moves] == [(0, None), (1, 5)]
+
+
+def test_a_page_that_is_sent_says_nothing_of_heads_that_it_cannot_show(tmp_path):
+    run = Run(from_memory(one_moving_head()))
+    _, meta = encode.unpack(run.sent_packet("findings"))
+    assert not any(each["findings"] for each in meta["lists"])
+    assert text_of(meta["words"]).startswith("Nothing stands out in this run: in no layer is")
+    folder = export([run], tmp_path / "site")
+    assert (folder / "data" / "0" / "findings.bin").read_bytes() == run.sent_packet("findings")
+
+
 def test_masked_and_written_queries_that_look_elsewhere_are_a_split():
     maps = uniform(6, 1, 1, 16)
     trace = planted(maps, prompt=4)
@@ -198,7 +239,7 @@ def test_the_packet_is_in_every_kind_of_page(tmp_path):
     assert meta == find_all(run.trace, rulli())
     assert "findings" in run.keys()  # noqa: SIM118  (a method, not a mapping)
     folder = export([run], tmp_path / "site")
-    assert (folder / "data" / "0" / "findings.bin").read_bytes() == run.packet("findings")
+    assert (folder / "data" / "0" / "findings.bin").read_bytes() == run.sent_packet("findings")
     page = export([run], tmp_path / "page.html").read_text()
     assert '"findings":' in page
 

@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import re
 import threading
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from anchorwatch.explorer.open import open_for_viewing
 from anchorwatch.explorer.run_data import MissingError, Options, Run
 from anchorwatch.explorer.server import LONGEST_BODY, Server
 from anchorwatch.generation.candidates import likely_tokens
+from anchorwatch.models.tokens import find_single_token
 from anchorwatch.trace.trace import MASKED
 from synthetic_traces import small_trace
 from tolerances import SUMMED
@@ -129,6 +132,35 @@ def test_a_change_is_the_fork_that_python_makes(shown, trace, model, kind):
         assert runs[2].trace.canvas[3, fields["position"]] == 5
 
 
+@pytest.mark.parametrize("typed", ["ship", " ship", "␣ship"])
+def test_a_word_of_ones_own_is_written(shown, trace, model, typed):
+    runs, forks = shown
+    position = masked_at(trace, 2)
+    fields = {"kind": "write", "step": 2, "position": position, "text": typed}
+    forks.start(0, runs[0].live, trace, Change.from_json(fields))
+    state = finish(forks)
+    assert (state.state, state.error) == ("done", "")
+    written = runs[2].trace
+    assert written.token(int(written.canvas[3, position])) == " ship"
+    assert state.name == f"fork at step 2, “ship” at position {position}"
+
+
+def test_a_word_that_is_no_token_is_refused_with_what_it_is(shown, trace):
+    runs, forks = shown
+    fields = {"kind": "write", "step": 2, "position": 13, "text": "ship anchor"}
+    says = "“ship anchor” is 2 tokens of this model (“ship”, “anchor”): a position takes one token"
+    with pytest.raises(SpecError, match=re.escape(says)):
+        forks.start(0, runs[0].live, trace, Change.from_json(fields))
+    assert forks.state.state == "idle"
+    unknown = SimpleNamespace(unk_token_id=0, encode=lambda *given, **more: [0])
+    for tokenizer, says in ((unknown, "is no token of this model"), (None, "has no tokenizer")):
+        with pytest.raises(SpecError, match=says):
+            find_single_token(tokenizer, "ship")
+    for text in ("", "x" * 81, 5, None):
+        with pytest.raises(SpecError, match="text of a change is a word of at most 80"):
+            Change.from_json({"kind": "write", "step": 2, "position": 13, "text": text})
+
+
 def test_the_edits_of_a_run_stay_in_its_forks(shown, trace):
     runs, forks = shown
     forks.start(
@@ -165,7 +197,7 @@ def test_one_fork_at_a_time_and_its_steps_are_told():
         assert go.wait(GUARD)
         return trace
 
-    live = Live(candidates=None, fork=fork)
+    live = Live(candidates=None, fork=fork, find_token=None)
     forks = Forks(lambda *given: 7, {})
     change = Change.from_json({"kind": "sink_token", "step": 3})
     forks.start(0, live, trace, change)

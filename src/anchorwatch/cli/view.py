@@ -303,7 +303,12 @@ def _live(shared: LockedModel | None, trace: Trace | None) -> Live | None:
         with shared.lock:
             return aw.fork(model, trace, step, edits=[*kept, edit], on_step=on_step)
 
-    return Live(candidates, fork)
+    def find_token(text: str) -> int:
+        from anchorwatch.models.tokens import find_single_token
+
+        return find_single_token(model.tokenizer, text)
+
+    return Live(candidates, fork, find_token)
 
 
 def _forks(shared: LockedModel, runs: list[Run], options: Options, folder: Path | None) -> Forks:

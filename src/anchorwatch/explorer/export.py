@@ -208,7 +208,7 @@ def _fill(folder: Path, runs: Sequence[Run], layers: Sequence[int] | None) -> li
 
 
 def _write_packet(run: Run, path: Path, key: str) -> None:
-    atomic_io.put_file(path / f"{key}.bin", run.packet(key))
+    atomic_io.put_file(path / f"{key}.bin", run.sent_packet(key))
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -1,11 +1,12 @@
 """What stands out in a run: its strongest sinks, moves, splits and retrieval heads, with sentences.
 
-Sinks, moves and splits are of the mean over heads, one of each for a layer, as the page's map and
-its view of the top key show them. Retrieval is of single heads.
+There is one sink and one move for a layer: of the mean over heads, as the page's map and its view
+of the top key show it, or of the head that does most where the mean does less (a head counts by its
+share of the layer). Splits are of the mean over heads, retrieval of single heads.
 
-- sink: the top key of a layer where the rule calls it a sink, at the step at which it takes most.
-- move: the top sink of a layer is another key than a step before. The change is how much attention
-  went along: half of what the new key gained and the old one lost.
+- sink: the top key where the rule calls it a sink, at the step at which it takes most.
+- move: the top sink is another key than a step before. The change is how much attention went along:
+  half of what the new key gained and the old one lost.
 - split: masked and written queries have different top sinks at a step; its strength is the smaller
   of both shares.
 - retrieval: while a token is written that stands in a region of the prompt, a head looks most at
@@ -18,7 +19,8 @@ are sinks, paths of top keys, splits and copies are those of `metrics`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,16 +60,20 @@ class Ranked:
     sentence: list[SentencePart]
 
 
-def find_all(trace: Trace, rule: Rule, group: str = "all") -> Findings:
-    """Everything that stands out; `group` is whose attention sinks and moves are of."""
+def find_all(trace: Trace, rule: Rule, group: str = "all", *, heads: bool = True) -> Findings:
+    """Everything that stands out; `group` is whose attention sinks and moves are of.
+
+    Without `heads`, sinks and moves are of means over heads alone: what a sent page can show.
+    """
     sinks, moves, splits = [], [], []
     for layer in iter_layers(trace):
         mean = layer.head_mean()
-        sinks += find_sink(layer, mean, rule, group)
-        moves += find_move(mean, rule, group)
+        sinks += find_sink(layer, mean, rule, group, heads)
+        moves += find_move(layer, mean, rule, group, heads)
         if set(GROUPS) <= set(layer.groups):
             splits += find_split(mean, rule)
-    asks = f"in no layer is there a key that {rule.in_words()}"
+    where = "in no layer, nor in any single head," if heads else "in no layer"
+    asks = f"{where} is there a key that {rule.in_words()}"
     retrieval, no_retrieval = find_retrieval(trace)
     lists = [
         _strongest("sink", sinks, f"none: {asks}"),
@@ -83,61 +89,87 @@ def find_all(trace: Trace, rule: Rule, group: str = "all") -> Findings:
     return {"words": [nothing], "place": None, "lists": lists}
 
 
-def find_sink(layer: LayerSlice, mean: LayerSlice, rule: Rule, group: str) -> list[Ranked]:
-    """The strongest sink of a layer: its key, when it takes most, and which head gives most."""
-    # 1. The step at which the top sink takes most.
-    sink, share = mean.top_sink(rule, group)[:, 0], mean.top_key(group)[1][:, 0]
-    strength = np.where(sink >= 0, np.nan_to_num(share), -1.0)
-    step = int(strength.argmax())
-    key, value = int(sink[step]), float(share[step])
-    null = float(mean.null(group)[step, 0, key])
-    if key < 0 or not value > (1 + RESOLUTION) * null:
+def find_sink(
+    layer: LayerSlice, mean: LayerSlice, rule: Rule, group: str, heads: bool = True
+) -> list[Ranked]:
+    """The strongest sink of a layer's mean; where that has none, of its heads."""
+    for slice_ in (mean, layer) if heads else (mean,):
+        # 1. The step at which the top sink takes most, and the head that has it.
+        sink, share = slice_.top_sink(rule, group), slice_.top_key(group)[1]
+        strength = np.where(sink >= 0, np.nan_to_num(share), -1.0)
+        step, row = map(int, np.unravel_index(strength.argmax(), strength.shape))
+        key, value = int(sink[step, row]), float(share[step, row])
+        null = float(mean.null(group)[step, 0, key])
+        if key >= 0 and value > (1 + RESOLUTION) * null:
+            break
+    else:
         return []
-    # 2. For how long it is the top sink, and the head that looks at it most.
-    lasts = int((sink == key).sum())
-    measured = int(mean.is_measured(group).sum())
-    by_head = np.nan_to_num(layer.shares(group)[step, :, key])
-    head = int(by_head.argmax())
+    # 2. For how long it is the top sink, and of a mean the head that looks at it most.
+    head = row if slice_ is layer else None
+    lasts = int((sink[:, row] == key).sum())
+    measured = int(slice_.is_measured(group)[:, row].sum())
+    at = FindingPlace(view="map", step=step, layer=layer.index, head=head, token=key)
+    rest = [_text(f" at step {step} and is the top key at {lasts} of {measured} steps")]
+    if head is None:
+        by_head = np.nan_to_num(layer.shares(group)[step, :, key])
+        most = int(by_head.argmax())
+        rest += [
+            _text("; "),
+            _link(f"head {most}", {**at, "head": most, "view": "heads"}),
+            _text(f" gives it most, {_percent(float(by_head[most]))}"),
+        ]
     # 3. In words.
-    at = FindingPlace(view="map", step=step, layer=layer.index, head=None, token=key)
     takes = [
         _link(_name_key(mean.trace, step, key), at),
         _text(" takes "),
         _link(f"{_percent(value)} of attention", at),
     ]
-    rest = [
-        _text(f" at step {step} and is the top key at {lasts} of {measured} steps; "),
-        _link(f"head {head}", {**at, "head": head, "view": "heads"}),
-        _text(f" gives it most, {_percent(float(by_head[head]))}"),
-    ]
-    finding = _finding(
-        "sink", [*_layer(layer.index, step), _text(": "), *takes, *rest], at, value, null
-    )
-    sentence = [_text("In "), *_layer(layer.index, step, "layer"), _text(" "), *takes]
+    words = [*_where(layer.index, head, step), _text(": "), *takes, *rest]
+    finding = _finding("sink", words, at, value, null)
+    sentence = [_text("In "), *_where(layer.index, head, step, inside=True), _text(" "), *takes]
     sentence += [*_even(finding), _text(","), *rest, _text(".")]
-    return [Ranked(value, finding, sentence)]
+    return [Ranked(value * _weight(layer, head), finding, sentence)]
 
 
-def find_move(mean: LayerSlice, rule: Rule, group: str) -> list[Ranked]:
-    """The move of a layer's top sink with which most attention goes along."""
+def find_move(
+    layer: LayerSlice, mean: LayerSlice, rule: Rule, group: str, heads: bool = True
+) -> list[Ranked]:
+    """The move of a layer's top sink, of its mean or of a head, that takes most attention along."""
+    moves = [
+        _move_of(slice_, row, None if slice_ is mean else row, rule, group)
+        for slice_ in ((mean, layer) if heads else (mean,))
+        for row in range(slice_.shares(group).shape[1])
+    ]
+    weighed = [
+        replace(move, strength=move.strength * _weight(layer, move.finding["place"]["head"]))
+        for move in moves
+        if move is not None
+    ]
+    return [max(weighed, key=lambda one: one.strength)] if weighed else []
+
+
+def _move_of(
+    slice_: LayerSlice, row: int, head: int | None, rule: Rule, group: str
+) -> Ranked | None:
+    """The largest move of one head, or of a mean, which is the only row of its slice."""
     # 1. Neighbouring steps that both have a top sink, and not the same.
-    path = mean.sink_path(rule, group)[0]
+    path = slice_.sink_path(rule, group)[row]
     moved = np.abs(np.diff(path)) > 0  # NaN is no move
     if not moved.any():
-        return []
+        return None
     steps = np.flatnonzero(moved) + 1
     old, new = path[steps - 1].astype(int), path[steps].astype(int)
     # 2. What the new key gained and the old one lost; a key that was not there had nothing.
-    shares = np.nan_to_num(mean.shares(group)[:, 0])
+    shares = np.nan_to_num(slice_.shares(group)[:, row])
     gained = shares[steps, new] - shares[steps - 1, new]
     lost = shares[steps - 1, old] - shares[steps, old]
     best = int(((gained + lost) / 2).argmax())
     step, source, target = int(steps[best]), int(old[best]), int(new[best])
     change, value = float((gained + lost)[best] / 2), float(shares[step, target])
     # 3. In words.
-    trace, layer = mean.trace, mean.index
-    at = FindingPlace(view="map", step=step, layer=layer, head=None, token=target)
-    before = FindingPlace(view="map", step=step - 1, layer=layer, head=None, token=source)
+    trace, layer = slice_.trace, slice_.index
+    at = FindingPlace(view="map", step=step, layer=layer, head=head, token=target)
+    before: FindingPlace = {**at, "step": step - 1, "token": source}
     names = [_name_key(trace, step - 1, source), _name_key(trace, step, target)]
     if names[0] == names[1]:  # two tokens of one text
         names = [
@@ -151,14 +183,21 @@ def find_move(mean: LayerSlice, rule: Rule, group: str) -> list[Ranked]:
         _text(" at "),
         _link(f"step {step} of {len(path)}", {**at, "view": "text"}),
     ]
-    often = _text(f"; it moves at {len(steps)} of {len(path) - 1} steps")
-    null = float(mean.null(group)[step, 0, target])
-    words = [*_layer(layer, step), _text(": "), *moves, often]
+    often = _text(
+        f" with {_percent(change)} of attention; it moves at {len(steps)} of {len(path) - 1} steps"
+    )
+    null = float(slice_.null(group)[step, 0, target])
+    words = [*_where(layer, head, step), _text(": "), *moves, often]
     finding = _finding("move", words, at, value, null)
     written = f", with {_percent(float(trace.progress[step]))} of the answer written; it takes "
-    sentence = [_text("In "), *_layer(layer, step, "layer"), _text(" "), *moves, _text(written)]
-    sentence += [_link(f"{_percent(value)} of attention", at), *_even(finding), _text(".")]
-    return [Ranked(change, finding, sentence)]
+    sentence = [_text("In "), *_where(layer, head, step, inside=True), _text(" "), *moves]
+    sentence += [_text(written), _link(f"{_percent(value)} of attention", at)]
+    return Ranked(change, finding, [*sentence, *_even(finding), _text(".")])
+
+
+def _weight(layer: LayerSlice, head: int | None) -> float:
+    """What a finding counts among those of whole layers: a single head is one of many."""
+    return 1.0 if head is None else 1 / layer.shares(layer.groups[0]).shape[1]
 
 
 def find_split(mean: LayerSlice, rule: Rule) -> list[Ranked]:
@@ -193,7 +232,7 @@ def find_split(mean: LayerSlice, rule: Rule) -> list[Ranked]:
         for name in GROUPS
     ]
     words = [
-        *_layer(layer, step),
+        *_where(layer, None, step),
         _text(": at "),
         _link(f"step {step}", {**places[0], "view": "text"}),
     ]
@@ -292,7 +331,7 @@ def _strongest(kind: str, ranked: list[Ranked], none: str) -> FindingList:
 
 
 def _no_moves(sinks: list[Ranked], asks: str) -> str:
-    return "none: the top sink of every layer stays where it is" if sinks else f"none: {asks}"
+    return "none: every top sink stays where it is" if sinks else f"none: {asks}"
 
 
 def _no_splits(trace: Trace) -> str:
@@ -301,10 +340,13 @@ def _no_splits(trace: Trace) -> str:
     return "none: masked and written positions never have different top sinks"
 
 
-def _layer(layer: int, step: int, word: str = "Layer") -> list[SentencePart]:
-    return [
-        _link(f"{word} {layer}", FindingPlace(view="layers", step=step, layer=layer, head=None))
-    ]
+def _where(layer: int, head: int | None, step: int, *, inside: bool = False) -> list[SentencePart]:
+    """`Layer 5` or `Layer 5, head 3`; inside a sentence `layer 5` or `head 3 of layer 5`."""
+    word = "layer" if inside else "Layer"
+    name = f"{word} {layer}" if head is None else f"{word} {layer}, head {head}"
+    if inside and head is not None:
+        name = f"head {head} of layer {layer}"
+    return [_link(name, FindingPlace(view="layers", step=step, layer=layer, head=head))]
 
 
 def _even(finding: Finding) -> list[SentencePart]:
@@ -357,7 +399,7 @@ def _percent(share: float) -> str:
     number = 100 * share
     if 99.5 <= number < 100:
         return "over 99 %"
-    return f"{number:.0f} %" if number >= 10 else f"{number:.2g} %"
+    return f"{math.floor(number + 0.5)} %" if number >= 10 else f"{number:.2g} %"  # as the page
 
 
 def _times(lift: float) -> str:

@@ -27,11 +27,13 @@ MOST_FORKS = 32
 """Forks that are kept in memory; each is as large as its run."""
 CHANGES: Mapping[str, tuple[str, ...]] = {
     "commit": ("position", "token"),
+    "write": ("position",),
     "hide": ("position",),
     "knock_out": ("layer", "head"),
     "sink_token": (),
 }
-"""By kind, the numbers that a change needs besides its step."""
+"""By kind, the numbers that a change needs besides its step; `write` has a `text`, too."""
+LONGEST_WORD = 80
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Change:
     kind: str
     step: int
     numbers: Mapping[str, int]
+    text: str = ""
+    """What is written, of the kind `write`."""
 
     @classmethod
     def from_json(cls, fields: Any) -> Change:
@@ -48,12 +52,22 @@ class Change:
         if not isinstance(fields, dict) or fields.get("kind") not in list(CHANGES):
             raise SpecError(f"a change has a kind: {', '.join(CHANGES)}")
         names = ("step", *CHANGES[fields["kind"]])
-        if set(fields) != {"kind", *names}:
-            raise SpecError(f"a change of kind {fields['kind']} has {', '.join(names)}")
+        texts = ("text",) if fields["kind"] == "write" else ()
+        if set(fields) != {"kind", *names, *texts}:
+            raise SpecError(f"a change of kind {fields['kind']} has {', '.join((*names, *texts))}")
+        text = fields.get("text", "")
+        if texts and not (isinstance(text, str) and 0 < len(text) <= LONGEST_WORD):
+            raise SpecError(f"text of a change is a word of at most {LONGEST_WORD} characters")
         for name in names:
             if type(fields[name]) is not int or not 0 <= fields[name] < 10**7:
                 raise SpecError(f"{name} of a change is a whole number of at least 0")
-        return cls(fields["kind"], fields["step"], {name: fields[name] for name in names[1:]})
+        return cls(fields["kind"], fields["step"], {name: fields[name] for name in names[1:]}, text)
+
+    def with_token(self, find_token: Callable[[str], int]) -> Change:
+        """A word as the token that it is; other changes stay as they are."""
+        if self.kind != "write":
+            return self
+        return Change("commit", self.step, {**self.numbers, "token": find_token(self.text)})
 
     def as_edit(self) -> Edit:
         """The edit that makes it."""
@@ -101,6 +115,8 @@ class Live:
     """Of a step."""
     fork: Callable[[int, Edit, Callable[[int], None]], Trace]
     """Leave the run at a step with an edit; the callable is told each finished step."""
+    find_token: Callable[[str], int]
+    """The id of a word that is one token."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,7 @@ class Forks:
                 raise BusyError("a fork is running: wait until it is done")
             if len(self._made) >= MOST_FORKS:
                 raise BusyError(f"{MOST_FORKS} forks are in memory: save them and view them again")
+            change = change.with_token(live.find_token)
             edit = change.as_edit()
             steps = trace.decoding.num_passes
             self._state = ForkState("running", change.step, steps)
@@ -163,7 +180,7 @@ class Forks:
 
         try:
             fork = live.fork(change.step, edit, advance)
-            name = f"fork at step {change.step}, {change.in_words(trace)}"
+            name = f"fork at step {change.step}, {change.in_words(fork)}"
             number = self._add_run(index, fork, name)
         except (AnchorwatchError, MemoryError, RuntimeError) as error:
             why = one_line(str(error))[:MOST_TEXT] or type(error).__name__

@@ -308,6 +308,12 @@ class Run:
                 self._found = find_all(self.trace, self.options.rule, group)
         return pack({}, self._found)
 
+    def sent_findings(self) -> bytes:
+        """As `findings`, without what single heads do: a page that is sent shows means alone."""
+        received = self._shares()
+        group = received.groups[received.first]
+        return pack({}, find_all(self.trace, self.options.rule, group, heads=False))
+
     @packet_kind()
     def null(self, kind: int, group: int) -> bytes:
         """[step, bin] what uniform attention of a group gives under one kind of visibility."""
@@ -405,10 +411,16 @@ class Run:
         except AnchorwatchError as error:
             raise MissingError(f"the map cannot be measured: {error}") from error
 
+    def sent_packet(self, key: str) -> bytes:
+        """As `packet`, with nothing that a page which cannot ask again cannot show."""
+        if key != "findings":
+            return self.packet(key)
+        return self._make(Run.sent_findings, key)
+
     def small_packet(self, key: str) -> bytes:
         """As `packet`, measures in eight bits: for a page that is sent."""
         if not re.fullmatch(r"measure-\d{1,7}", key):
-            return self.packet(key)
+            return self.sent_packet(key)
         with self._lock:
             return self._make(Run.small_measure, key)
 
@@ -479,7 +491,7 @@ def describe_run(opened: OpenedTrace, rule: Rule) -> dict[str, Any]:
         "digest": "" if "canvas" in opened.lost else trace.digest()[:12],
         "model": _model(manifest["model"]),
         "decoding": _clip(one_line(describe_decoding(manifest["decoding"])), 200),
-        "edits": [_clip(one_line(repr(edit)), 120) for edit in trace.edits],
+        "edits": [_clip(shorten_numbers(one_line(repr(edit))), 120) for edit in trace.edits],
         "fork": manifest["fork"]["step"] if "fork" in manifest else None,
         "seed": trace.seed,
         "prompt": _clip(visible(trace.prompt), LONGEST_TEXT),
@@ -552,6 +564,21 @@ def _model(model: dict[str, Any]) -> dict[str, Any]:
 
 def _clip(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def shorten_numbers(text: str) -> str:
+    """Four neighbouring numbers or more in brackets by the first and the last.
+
+    >>> shorten_numbers("sink_token(steps=(6, 7, 8, 9))"), shorten_numbers("(1, 2, 4, 5)")
+    ('sink_token(steps=(6, ..., 9))', '(1, 2, 4, 5)')
+    """
+
+    def shorten(match: re.Match[str]) -> str:
+        numbers = [int(number) for number in match[1].split(", ")]
+        close = numbers == list(range(numbers[0], numbers[-1] + 1))
+        return f"({numbers[0]}, ..., {numbers[-1]})" if close else match[0]
+
+    return re.sub(r"\((\d{1,7}(?:, \d{1,7}){3,})\)", shorten, text)
 
 
 def list_numbers(numbers: Sequence[int], most: int = 16) -> str:

@@ -42,6 +42,7 @@ table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.25rem .
 border-bottom:1px solid color-mix(in srgb,currentColor 20%,transparent);vertical-align:top}
 th{position:sticky;top:0;background:Canvas}td.n{text-align:right;font-variant-numeric:tabular-nums}
 form{margin:0}.bar{display:flex;gap:.6rem;flex-wrap:wrap;margin:.8rem 0;align-items:center}
+td:last-child{min-width:18rem}h1{font-size:1.3rem}
 input[type=search]{min-width:14rem;max-width:100%;font:inherit;padding:.3rem}
 select{font:inherit;padding:.3rem;max-width:14rem}button{font:inherit;padding:.3rem .8rem}
 a{color:LinkText}.wide{overflow-x:auto}.note{max-width:46rem;opacity:.8}
@@ -219,8 +220,8 @@ def _draw_pictures(part: pd.DataFrame) -> str:
     items = "".join(_draw_item(int(str(index)), row) for index, row in part.iterrows())
     return (
         '<p class="note">In each picture steps go down and positions across. The darker a point, '
-        "the more attention its position receives, from an even share to 32 times one (mean over "
-        f"heads of up to eight layers); orange is a token being written.</p>"
+        "the more attention its position receives, from an even share to 8 times one or more (mean "
+        "over heads of up to eight layers); orange is a token being written.</p>"
         f'<ul class="pictures">{items}</ul>'
     )
 

@@ -15,8 +15,8 @@ from anchorwatch.trace.trace import ABSENT, MASKED, MISSING, Trace
 
 MOST_STEPS, MOST_LAYERS, MOST_COLUMNS = 48, 8, 512
 """What a picture shows at most: evenly chosen steps and layers, positions put together."""
-_DARKEST = 5.0
-"""Where the scale ends: 2 ** 5 = 32 times an even share."""
+_DARKEST = 3.0
+"""Where the scale ends: 2 ** 3 = 8 times an even share."""
 _PAPER, _INK = np.array([250, 250, 252]), np.array([16, 44, 110])
 _NOTHING, _WRITTEN = np.array([214, 214, 220]), np.array([213, 94, 0])
 

@@ -28,6 +28,7 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 from anchorwatch.errors import AnchorwatchWarning, ModelError, SpecError
 from anchorwatch.models.checkpoint import has_tokenizer, read_json, refuse_odd_files
 from anchorwatch.models.families import MASK_TOKENS, Family, model_type_of
+from anchorwatch.trace.escape import one_line
 
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|endoftext|>", "<end_of_turn>", "</s>")
 _CONFIG = "tokenizer_config.json"
@@ -244,6 +245,27 @@ def specials_of(
         special_ids=frozenset(special),
     )
     return specials, notes
+
+
+def find_single_token(tokenizer: PreTrainedTokenizerBase | None, text: str) -> int:
+    """The id of a word that is one token; a space is put before it where that is one, too."""
+    if tokenizer is None:
+        raise SpecError("this model has no tokenizer: name a token by its id")
+    typed = text.replace("␣", " ")
+    spellings = [typed] if typed.startswith(" ") else [f" {typed}", typed]
+    encoded = [tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings]
+    known = [ids for ids in encoded if ids and tokenizer.unk_token_id not in ids]
+    for ids in known:
+        if len(ids) == 1:
+            return int(ids[0])
+    shown = one_line(text)
+    if not known:
+        raise SpecError(f"“{shown}” is no token of this model: choose a candidate, or another word")
+    parts = [one_line(str(tokenizer.decode([token]))).replace(" ", "␣") for token in known[0][:6]]
+    listed = ", ".join(f"“{part}”" for part in parts)
+    raise SpecError(
+        f"“{shown}” is {len(known[0])} tokens of this model ({listed}): a position takes one token"
+    )
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:

@@ -1,4 +1,4 @@
-/** Two runs cell by cell: the greatest key by layer, a measure by head, flow between parts. */
+/** Two runs cell by cell: the top key by layer, a measure by head, flow between parts. */
 
 import type { Columns } from "./align";
 import type { Flow } from "./flow";
@@ -15,16 +15,16 @@ export function partners(columns: Columns, positions: number): Int32Array {
 }
 
 export interface TopsApart {
-  /** [layer of A, step of A] share of the greatest key of B less that of A. */
+  /** [layer of A, step of A] share of the top key of B less that of A. */
   shares: Float32Array;
-  /** [layer of A, step of A] whether the greatest key of B is another token. */
+  /** [layer of A, step of A] whether the top key of B is another token. */
   moved: Uint8Array;
   /** How many cells are known in both, and how many of them have another token. */
   known: number;
   others: number;
 }
 
-/** The greatest keys of two runs; layers are matched by depth, steps as they are aligned. */
+/** The top keys of two runs; layers are matched by depth, steps as they are aligned. */
 export function topsApart(
   a: RunData,
   b: RunData,
@@ -83,7 +83,7 @@ export function headsApart(
     two.set(all.subarray(to * heads, (to + 1) * heads), layer * heads);
   }
   const [words, others] = [measured(a, measure)?.words, measured(b, measure)?.words];
-  const placed = measure === "greatest key";
+  const placed = measure === "top key";
   const partner = placed ? partners(columns, a.header.positions) : null;
   const values = one.map((value, at) => {
     if (Number.isNaN(value) || Number.isNaN(two[at])) return NaN;

@@ -5,7 +5,7 @@ export const GLOSSARY = {
   sink: "A token that takes far more attention than its share, whatever it says.",
   "top key": "The token that receives most attention at a step.",
   "top key of each layer": "For every layer and step, which token receives most: colour is its position in the text, strength its share. One colour along a row is a sink that stays; a change of colour is one that moves.",
-  move: "The top key is another token than a step before. The list is ranked by how much attention went along.",
+  move: "The top key is another token than a step before. The list is ranked by how much attention went along; a single head counts as its part of the layer.",
   split: "Masked and written positions look most at different tokens at the same step.",
   "retrieval head": "A head that looks at a word of the prompt while the same word is written.",
   "even share": "What a token would receive if every position looked at all tokens it may look at alike. Also called the null.",

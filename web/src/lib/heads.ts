@@ -8,7 +8,7 @@ export const DERIVED = {
   "greatest share": { unit: "share of attention", says: "share of the key that receives most" },
   "share on sinks": { unit: "share of attention", says: "share that all sinks receive" },
   "number of sinks": { unit: "keys", says: "keys that the rule calls sinks" },
-  "greatest key": { unit: "position", says: "position of the key that receives most" },
+  "top key": { unit: "position", says: "position of the key that receives most" },
 } as const;
 
 /** [layer, head] a measure at a step; NaN where it was not measured or is not in the page. */
@@ -24,7 +24,7 @@ export function headTable(run: RunData, measure: string, step: number): Float32A
         "greatest share": layer.headTopShare[from],
         "share on sinks": layer.headSinkShare[from],
         "number of sinks": layer.headSinks[from] < 0 ? NaN : layer.headSinks[from],
-        "greatest key": layer.headTopKey[from] < 0 ? NaN : layer.headTopKey[from],
+        "top key": layer.headTopKey[from] < 0 ? NaN : layer.headTopKey[from],
       }[measure];
       if (value !== undefined) found[at * heads + head] = value;
     }
