@@ -46,7 +46,10 @@ DECODINGS = {
         aw.decoding.RandomOrder(length=4, steps=2, temperature=0.7),
         aw.decoding.Threshold(length=4),
     ],
-    "tiny/dream": [aw.decoding.DreamOrder(length=4, steps=2, temperature=0.5, top_p=0.9)],
+    "tiny/dream": [
+        aw.decoding.DreamOrder(length=4, steps=2, temperature=0.5, top_p=0.9),
+        aw.decoding.DreamOn(length=4, expand_id=40, may_expand=False),
+    ],
     "tiny/arm": [
         aw.decoding.LeftToRight(3),
         aw.decoding.LeftToRight(3, cache=False, temperature=1.0),

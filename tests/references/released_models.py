@@ -143,7 +143,8 @@ class Twin:
         if released == "LLaDA2MoeModelLM":
             scores = scores.sigmoid()
             bias = self.tensors.get(f"model.layers.{layer}.mlp.gate.expert_bias", torch.zeros(1))
-            ranks = self._allowed(scores + bias)
+            by_blocks = config.get("expert_capacity")
+            ranks = (self._admitted if by_blocks else self._allowed)(scores + bias)
         else:
             scores = scores.softmax(-1)
             ranks = scores
@@ -172,6 +173,22 @@ class Twin:
         return ranks.masked_fill(
             ~allowed.repeat_interleave(ranks.shape[1] // groups, 1), -torch.inf
         )
+
+    def _admitted(self, ranks):
+        """LLaDA2.2: scores of experts that a block does not admit, by its greatest, as -inf."""
+        size, capacity = self.config["block_size"], self.config["expert_capacity"]
+        rows = []
+        for start in range(0, len(ranks), size):
+            block = ranks[start : start + size]
+            best = block.max(0).values.sort(descending=True)
+            if capacity < len(best.values):
+                self.margin = min(
+                    self.margin, float(best.values[capacity - 1] - best.values[capacity])
+                )
+            out = torch.ones_like(best.indices, dtype=torch.bool)
+            out[best.indices[:capacity]] = False
+            rows.append(block.masked_fill(out, -torch.inf))
+        return torch.cat(rows)
 
 
 KINDS = ("llada", "dream", "sdar", "sdar-moe", "rnd1", "llada-moe", "llada2")

@@ -294,6 +294,12 @@ def _check_blockwise(model: Model, decoding: Decoding, edits: Sequence[Edit]) ->
         )
     if not decoding.blockwise:
         return
+    together, block = model.routing_block, getattr(decoding, "block", None)
+    if together is not None and block is not None and block % together:
+        raise SpecError(
+            f"{model.source} routes experts by blocks of {together} positions: "
+            f"say {name}(block={together}), or a multiple of it"
+        )
     for edit in edits:
         if isinstance(edit, CanvasEdit) and edit.first_steps_allowed():
             raise SpecError(

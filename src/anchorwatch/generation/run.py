@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -219,7 +220,8 @@ def run_resizing(
         raise SpecError("run_resizing decodes with DreamOn: other decodings keep the length")
     if decoding.delete_ids is None:
         decoding = replace(decoding, delete_ids=model.specials.eos_ids)
-    frame = np.asarray(model.encode(canvas))
+    ids: Any = canvas
+    frame: np.ndarray = np.array(model.encode(ids), dtype=np.int64)
     if len(frame) > max_length:
         raise SpecError(
             f"the canvas has {len(frame)} positions and max_length={max_length}: "
@@ -232,9 +234,17 @@ def run_resizing(
     while not traces or (frame == model.mask_id).any():
         room = min(max_length, len(frame) + left)
         writes = replace(decoding, may_expand=decoding.may_expand and len(frame) < room)
-        request = {"probes": probes, "edits": edits, "seed": seed + len(traces), "budget": budget}
-        traces.append(run(model, canvas=frame, decoding=writes, **request))
-        before, after = traces[-1].canvas[-2:]
+        trace = run(
+            model,
+            canvas=frame,
+            decoding=writes,
+            probes=probes,
+            edits=edits,
+            seed=seed + len(traces),
+            budget=budget,
+        )
+        traces.append(trace)
+        before, after = trace.canvas[-2:]
         frame = decoding.resize(before, after, mask_id=model.mask_id, room=room)
         if np.array_equal(frame, after):  # ended, or chose the mask id
             break

@@ -459,7 +459,7 @@ FAMILIES: list[Family] = [
                 "a router without expert_bias adds 0 to its scores",
             ),
         ),
-        checkpoints="inclusionAI/LLaDA2.0-mini, -flash, -CAP; LLaDA2.1-mini, -flash; 2.2-flash",
+        checkpoints="inclusionAI/LLaDA2.0-mini, -flash, -CAP; LLaDA2.1- and 2.2-mini, -flash",
     ),
     Family(
         name="llada-moe",
@@ -621,8 +621,9 @@ UNSUPPORTED: dict[str, str] = {
         "row p of a pass is not about position p"
     ),
     "DiffusionGemmaForBlockDiffusion": (
-        "it has no mask token, and a pass reads the last pass's logits besides the canvas: a frame "
-        "does not decide what is computed, so that no trace could be replayed"
+        "it has no mask token: what a step does not accept is drawn again at random, accepted or "
+        "not before, so that nothing is masked, written or committed as traces mean it, and a pass "
+        "reads the last pass's logits besides the canvas"
     ),
     "DPLM2ForMaskedLM": "its tensor names and modality embeddings could not be verified",
 }

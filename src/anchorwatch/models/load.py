@@ -344,6 +344,10 @@ def _empty_network(
         # Parameters on the meta device take no memory; rotary tables are computed for real.
         with empty_parameters():
             network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
+        if getattr(stock, "routing_block", None) is not None:
+            from anchorwatch.models.block_router import route_by_blocks
+
+            route_by_blocks(network)
         prove_positions(network)
         return network
     except AnchorwatchError:

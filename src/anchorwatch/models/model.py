@@ -103,6 +103,11 @@ class Model:
         return int(routers[min(routers)].top_k) if routers else 0
 
     @property
+    def routing_block(self) -> int | None:
+        """Positions whose tokens choose among the same experts (LLaDA2.2); None elsewhere."""
+        return getattr(self.network.config, "routing_block", None)
+
+    @property
     def vocab_size(self) -> int:
         """Ids the model can read; it may be able to write fewer (the mask itself, a sink)."""
         return int(self.network.get_input_embeddings().weight.shape[0])
@@ -411,6 +416,7 @@ class Model:
         As a tensor, `last` names the columns whose rows are kept.
         """
         # 1. Positions and visibility of the canvas, then registers in front of both.
+        self._check_routing(starts)
         positions = self._positions(rows, starts, additions)
         pairs = self._pairs(rows, keys, pairs, positions, block)
         registers = None if additions is None else additions.registers
@@ -439,6 +445,15 @@ class Model:
         if isinstance(last, torch.Tensor):
             return logits if selects else logits[:, last + ahead]
         return logits[:, -rows.shape[1] :]
+
+    def _check_routing(self, starts: torch.Tensor | None) -> None:
+        """Refuse padding that would move the blocks of a canvas against the router's."""
+        block = self.routing_block
+        if block is not None and starts is not None and bool((starts % block != 0).any()):
+            raise SpecError(
+                f"{self.source} routes experts by blocks of {block} positions, and padding would "
+                "move them: ask one row at a time, or rows of whole blocks"
+            )
 
     def _positions(
         self, rows: torch.Tensor, starts: torch.Tensor | None, additions: PassAdditions | None

@@ -117,20 +117,38 @@ def translate_llada2(config: Fields) -> Fields:
                 f"config.json says rotary_dim={config['rotary_dim']!r} of heads of {per_head} and "
                 "no partial_rotary_factor: add it, from the released checkpoint"
             )
-    return {name: value for name, value in config.items() if name not in _LLADA2_MUST} | {
-        "head_dim": per_head,
-        "n_routed_experts": experts,
-        "n_shared_experts": shared,
-        "use_qk_norm": config.get("use_qk_norm") is not False,
-        "attention_bias": bool(config.get("use_qkv_bias")),
-        "partial_rotary_factor": rotary,
-        # The released code normalises whatever norm_topk_prob says, if there is more than one.
-        "norm_topk_prob": each > 1,
-        "n_group": config["n_group"] or 1,  # without groups all experts are one
-        "topk_group": config["topk_group"] or 1,
-        "num_mtp_layers": 0,
-        "sliding_window": None,
-    }
+    return (
+        {name: value for name, value in config.items() if name not in _LLADA2_MUST}
+        | {
+            "head_dim": per_head,
+            "n_routed_experts": experts,
+            "n_shared_experts": shared,
+            "use_qk_norm": config.get("use_qk_norm") is not False,
+            "attention_bias": bool(config.get("use_qkv_bias")),
+            "partial_rotary_factor": rotary,
+            # The released code normalises whatever norm_topk_prob says, if there is more than one.
+            "norm_topk_prob": each > 1,
+            "n_group": config["n_group"] or 1,  # without groups all experts are one
+            "topk_group": config["topk_group"] or 1,
+            "num_mtp_layers": 0,
+            "sliding_window": None,
+        }
+        | _routing_by_blocks(config, experts, each)
+    )
+
+
+def _routing_by_blocks(config: Fields, experts: int, each: int) -> Fields:
+    """LLaDA2.2's routing, which `expert_capacity` turns on: its groups are then not followed."""
+    if not config.get("expert_capacity"):
+        return {"expert_capacity": None}
+    capacity = check_whole("expert_capacity", config["expert_capacity"])
+    block = check_whole("block_size", _required_fields(config, "block_size")[0])
+    if not each <= capacity <= experts:
+        raise ModelError(
+            f"config.json says expert_capacity={capacity}, num_experts={experts} and "
+            f"num_experts_per_tok={each}: expected a capacity between the two"
+        )
+    return {"n_group": 1, "topk_group": 1, "expert_capacity": capacity, "routing_block": block}
 
 
 def translate_llada_moe(config: Fields) -> Fields:
@@ -165,7 +183,7 @@ def translate_sdar_moe(config: Fields) -> Fields:
 
 def translate_rnd1(config: Fields) -> Fields:
     """RND1's fields are Qwen3Moe's; it says false where there is none."""
-    fields = {"norm_topk_prob": True} | config
+    fields: Fields = {"norm_topk_prob": True} | config
     for name in ("rope_scaling", "sliding_window"):
         if fields.get(name) is False:
             fields[name] = None

@@ -188,7 +188,7 @@ class Check:
 def check(model: Model, length: int = 24) -> list[Check]:
     """Measure the laws; raises ModelError, naming the first that fails."""
     # Each law is measured on the same canvas; one that a network cannot be asked gives None.
-    ids = _some_ids(model, length)
+    ids = _some_ids(model, max(length, 2 * (model.routing_block or 0)))
     laws = (_check_normalised, _visibility, _hidden_key, _two_ways_to_hide, _check_padding)
     checks = [measured for law in laws if (measured := law(model, ids)) is not None]
     for one in checks:
@@ -242,8 +242,13 @@ def _visibility(model: Model, ids: torch.Tensor) -> Check:
     return Check(law, seen, seen > rounding and unseen <= rounding)
 
 
-def _hidden_key(model: Model, ids: torch.Tensor) -> Check:
-    """Hide key k: what stands there no longer matters to anyone else."""
+def _hidden_key(model: Model, ids: torch.Tensor) -> Check | None:
+    """Hide key k: what stands there no longer matters to anyone else.
+
+    None where tokens of a block choose their experts together: it then matters to the others.
+    """
+    if model.routing_block is not None:
+        return None
     k = len(ids) // 2 + (len(ids) // 2 % 3 == 0)  # no mask, which ESM-2 counts
     attendable = torch.ones_like(ids, dtype=torch.bool)
     attendable[k] = False
@@ -275,9 +280,10 @@ def _two_ways_to_hide(model: Model, ids: torch.Tensor) -> Check | None:
 
 
 def _check_padding(model: Model, ids: torch.Tensor) -> Check:
-    # Three slots in front, as in a batch of texts of unlike lengths.
-    pad = torch.full((3,), model.specials.pad_id, device=ids.device)
-    padded = model.logits(torch.cat([pad, ids]), padding=3)[3:]
+    # Some slots in front, as in a batch of texts of unlike lengths.
+    count = model.routing_block or 3
+    pad = torch.full((count,), model.specials.pad_id, device=ids.device)
+    padded = model.logits(torch.cat([pad, ids]), padding=count)[count:]
     first = int(model.family.kind == "arm")  # an ARM does not predict its first token
     gap = _share(padded[first:], model.logits(ids)[first:])
     law = "padding on the left changes nothing but rounding"
