@@ -34,12 +34,7 @@ def test_the_quickstart_s_lines_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "first.trace").is_dir()
 
 
-def test_the_lines_of_models_run():
-    (code,) = python_blocks("docs/models.md")
-    exec(compile(code, "models.md", "exec"), {})
-
-
-@pytest.mark.parametrize("page", ["concepts", "how-to", "caches"])
+@pytest.mark.parametrize("page", ["concepts", "how-to", "caches", "models"])
 def test_the_lines_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(python_blocks(f"docs/{page}.md"))
