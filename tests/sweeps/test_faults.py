@@ -195,6 +195,45 @@ def test_workers_of_other_versions_are_refused(monkeypatch):
         list(LocalEngine(1).run([Job("a", ModelRef("tiny/llada"), "anchorwatch.x:y", None)]))
 
 
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("auto", ConnectionError("Could not find any running Ray instance.")),
+        ("10.0.0.1:6379", RuntimeError("Version mismatch: The cluster was started with:\n Ray: 1")),
+        (None, ValueError("Ray is not for this machine")),
+    ],
+)
+def test_a_ray_that_is_not_there_is_said(monkeypatch, address, error):
+    """Without an address a Ray of ours is started, also beside one that runs here already."""
+    from anchorwatch.models.engines import on_ray
+
+    given = {}
+
+    def refuse(**words):
+        given.update(words)
+        raise error
+
+    monkeypatch.setattr(on_ray.ray, "init", refuse)
+    job = Job("a", ModelRef("tiny/llada"), "anchorwatch.x:y", None)
+    with pytest.raises(AnchorwatchError, match=r"there is no Ray to use .* `ray start --head`"):
+        list(EngineOptions("ray", 1, address=address).run([job]))
+    assert given["address"] == (address or "local")
+
+
+def test_a_cluster_decides_how_many_workers_there_are(monkeypatch):
+    from anchorwatch.models.engines import on_ray
+
+    resources = {"CPU": 12.0, "memory": 8.5 * local._WORKER_BYTES}
+    monkeypatch.setattr(on_ray.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(on_ray.ray, "cluster_resources", lambda: resources)
+    options = EngineOptions("ray", threads=1, address="auto")
+    assert options.make()._count_workers() == 8  # as far as memory goes
+    assert EngineOptions("ray", threads=2, address="auto").make()._count_workers() == 6
+    resources["GPU"] = 3.0
+    assert options.make()._count_workers() == 3
+    assert EngineOptions("ray", 5, address="auto").make()._count_workers() == 5
+
+
 def test_a_job_that_kills_its_workers_is_given_up():
     job = Job("a", ModelRef("tiny/llada"), "", None)
     queue = JobQueue([job])

@@ -34,9 +34,11 @@ def cluster():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ray_makes_the_same_bytes_and_records_failures(cluster, tmp_path):
-    options = EngineOptions("ray", workers=2, address=cluster[0])
-    result = sweep(FIELDS, tmp_path / "R", engine=options)
+def test_ray_makes_the_same_bytes_and_records_failures(cluster, tmp_path, monkeypatch):
+    """Workers see a relative path from the driver's folder, and are as many as the cluster's cores."""
+    options = EngineOptions("ray", address=cluster[0])
+    monkeypatch.chdir(tmp_path)
+    result = sweep(FIELDS, "R", engine=options)
     assert (result.computed, len(result.failed), result.exit_code) == (2, 2, 3)
     sweep(FIELDS, tmp_path / "calm", workers=0)
     assert folder_bytes(tmp_path / "R") == folder_bytes(tmp_path / "calm")

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import anchorwatch as aw
 from anchorwatch.cli.app import app
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer.run_data import MissingError, Options
 from anchorwatch.explorer.run_list import ROWS, ListQuery, RunFolder, parse_numbers
 from anchorwatch.sweeps.status import read_status
@@ -36,6 +36,19 @@ def test_the_index_is_made_of_the_cells_at_any_time(planted):
     folder.write_bytes(INDEX, b"no parquet")
     assert build_index(folder).equals(table)
     assert build_index(folder, anew=True).equals(table)
+
+
+def test_an_index_with_other_bytes_is_made_again(planted):
+    folder = open_cells(planted)
+    table = build_index(folder)
+    kept = folder.read_bytes(INDEX)
+    # 100 places, spread over pages and footer, with every bit of each turned
+    for place in range(4, len(kept) - 8, len(kept) // 100):
+        damaged = bytearray(kept)
+        damaged[place] ^= 0xFF
+        folder.write_bytes(INDEX, bytes(damaged))
+        assert build_index(folder, keep=False).equals(table)
+    folder.write_bytes(INDEX, kept)
 
 
 def test_the_index_follows_cells_that_come_and_go(tmp_path):
@@ -69,13 +82,18 @@ def test_damage_is_found_in_its_cell_only(tmp_path):
     assert list(damage) == [file.parents[2].name]
     done = CliRunner().invoke(app, ["verify", str(tmp_path / "R"), "--json"])
     assert (done.exit_code, len(json.loads(done.stdout)["damage"])) == (1, 1)
+    assert "remove what is damaged, and start its sweep" in done.stderr
+    (file.parents[2] / "cell.json").write_bytes(b"{half")
+    cell = f"cells/{file.parents[2].name}"
+    with pytest.raises(TraceError, match=f"is damaged .* remove .*{cell}, and run the sweep again"):
+        aw.open_runs(tmp_path / "R")
 
 
 def test_commands_take_a_folder_of_runs(planted):
     done = CliRunner().invoke(app, ["measure", "sinks", str(planted), "--where", "edit=none"])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("model,")
-    words = ["--where", "edit=sinks", "--where", "seed=1", "--where", "prompt=prompt 0"]
+    words = ["--where", "edit=sinks", "--where", "seed=1", "--where", "prompt=the anchor"]
     out = planted.parent / "map.svg"
     done = CliRunner().invoke(app, ["plot", "sink-map", str(planted), *words, "-o", str(out)])
     assert done.exit_code == 0, done.output
@@ -209,6 +227,27 @@ def test_runs_in_s3(monkeypatch):
     finally:
         fsspec.config.conf.pop("s3", None)
         server.stop()
+
+
+def test_a_bucket_that_does_not_answer_is_said(monkeypatch):
+    """Kinds of bucket have errors of their own, such as botocore's for missing keys."""
+
+    class NoKeysError(Exception):
+        pass
+
+    def locked(*given, **more):
+        raise NoKeysError("Unable to locate credentials")
+
+    url = "memory://runs-without-keys"
+    folder = open_cells(url)
+    for name in ("exists", "ls", "cat_file", "pipe_file"):
+        monkeypatch.setattr(type(folder._files), name, locked)
+    for act in (folder.done, lambda: folder.is_done("a"), lambda: folder.read_bytes("a")):
+        with pytest.raises(OSError, match=r"Unable to locate .* see to its address and its keys"):
+            act()
+    fields = {"models": ["tiny/llada"], "prompts": ["the anchor"]}
+    with pytest.raises(OSError, match="Unable to locate credentials"):
+        sweep(fields, url, workers=0)
 
 
 def test_an_address_that_nothing_opens_is_refused():

@@ -69,7 +69,7 @@ def test_a_longer_axis_keeps_the_cells_of_a_shorter_one():
         ({"promts": ["x"]}, "there is no field promts: did you mean prompts\\?"),
         ({"load": {"dtyp": "x"}}, "load.dtyp: did you mean dtype\\?"),
         ({"zzz": 1}, "there is no field zzz: expected one of models, prompts"),
-        ({"models": []}, "models: "),
+        ({"models": []}, "models is empty"),
         ({"prompts": [1]}, "prompts.0 = 1: input should be a valid string$"),
         ({"prompts": [{"prompt": 3}]}, "prompts.0.prompt = 3: input should be"),
         ({"prompts": [{"promt": "x"}]}, "prompts.0.promt: did you mean prompt\\?"),
@@ -105,7 +105,8 @@ def test_a_file_is_read_and_its_prompts_are_seen_from_its_folder(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"prompt": "the anchor", "id": "a"}\n\n{"prompt": [1, 2]}\n')
     (tmp_path / "s.toml").write_text('models = ["tiny/llada"]\nprompts = "p.jsonl"\n')
     axes = read_axes(read_spec(tmp_path / "s.toml"))
-    assert [value.label for value in axes.prompts] == ["a", "prompt 1"]
+    assert axes.prompts[0].label == "a"
+    assert axes.prompts[1].label.startswith("[1, 2] ... ")
     assert axes.prompts[1].prompt == (1, 2)
     (tmp_path / "p.jsonl").write_text('{"promt": "the anchor"}\n')
     with pytest.raises(SpecError, match="did you mean prompt"):
@@ -141,3 +142,31 @@ def test_shards_part_the_cells():
     everything = list(range(17))
     parts = [take_shard(everything, f"{i}/5") for i in range(1, 6)]
     assert [x for part in parts for x in part] == everything
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"models": "tiny/llada"},
+            r'models = "tiny/llada" is no list: say models = \["tiny/llada"\]',
+        ),
+        ({"seeds": 3}, r"seeds = 3 is no list: say seeds = \[3\]"),
+        ({"models": []}, "models is empty: name at least one"),
+    ],
+)
+def test_a_list_is_asked_for_as_it_is_written(fields, says):
+    with pytest.raises(SpecError, match=says):
+        spec_from(FIELDS | fields)
+
+
+def test_prompts_are_called_by_their_words():
+    long = "the anchor holds the ship and the ship holds the anchor"
+    prompts = ["the anchor", f"{long} a", f"{long} b", {"prompt": "the anchor", "regions": {}}]
+    prompts[3]["regions"] = {"gold": "anchor"}
+    labels = [value.label for value in read_axes(spec_from(FIELDS | {"prompts": prompts})).prompts]
+    assert labels[0] == "the anchor"
+    assert all(label.startswith("the anchor holds the ship ... ") for label in labels[1:3])
+    assert len(set(labels)) == 4
+    other = read_axes(spec_from(FIELDS | {"prompts": prompts[::-1]})).prompts
+    assert [value.label for value in other] == labels[::-1]

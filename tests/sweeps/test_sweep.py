@@ -1,8 +1,10 @@
 """Sweeps end to end: in this process, in worker processes, and typed at the command line."""
 
+import errno
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,14 @@ from typer.testing import CliRunner
 
 import anchorwatch as aw
 from anchorwatch.cli.app import app
-from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
+from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.models.engines.choose import EngineOptions
-from anchorwatch.models.engines.local import LocalEngine
+from anchorwatch.models.engines.jobs import Outcome
+from anchorwatch.models.engines.local import InProcess, LocalEngine
+from anchorwatch.sweeps.plan import plan_sweep
 from anchorwatch.sweeps.status import read_status
-from anchorwatch.sweeps.sweep import sweep
+from anchorwatch.sweeps.sweep import prepare, sweep
+from anchorwatch.trace.cells import INDEX, LocalCells, open_cells
 
 FIELDS = {
     "models": ["tiny/llada"],
@@ -42,7 +47,7 @@ def undisturbed(tmp_path_factory):
 
 def test_a_cell_is_the_run_that_its_labels_say(undisturbed):
     runs = aw.open_runs(undisturbed)
-    row = runs.table.query("prompt == 'prompt 1' and edit == 'sinks'").index[0]
+    row = runs.table.query("prompt == 'the ship' and edit == 'sinks'").index[0]
     again = aw.run(
         aw.load("tiny/llada"),
         "the ship",
@@ -152,3 +157,151 @@ def test_workers_that_cannot_begin_are_said(monkeypatch):
 
     with pytest.raises(AnchorwatchError, match="workers end before they begin"):
         list(LocalEngine(1).run([Job("a", ModelRef("tiny/llada"), "anchorwatch.x:y", None)]))
+
+
+ONE = FIELDS | {"prompts": ["the anchor"], "edits": {"none": ""}, "probes": "none"}
+
+
+def test_prompts_may_be_added_anywhere(tmp_path):
+    """A prompt without an id is called by its words, not by its place in the list."""
+    sweep(ONE, tmp_path / "R", workers=0)
+    more = sweep(ONE | {"prompts": ["a rope", "the anchor"]}, tmp_path / "R", workers=0)
+    assert more.computed == 1
+    runs = aw.open_runs(tmp_path / "R")
+    model, how = aw.load("tiny/llada"), aw.decoding.LowConfidence(3)
+    for words, trace in zip(("a rope", "the anchor"), runs, strict=True):
+        assert trace.digest() == aw.run(model, words, how, probes=()).digest()
+    assert runs.table["prompt"].tolist() == ["a rope", "the anchor"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"edits": {"none": "hide-sinks:1"}}, "edits: 'none' was something else"),
+        ({"decodings": {"short": "low-confidence:length=2"}}, "decodings: 'short' was something"),
+    ],
+)
+def test_a_label_keeps_its_meaning_in_a_folder(tmp_path, change, says):
+    sweep(ONE, tmp_path / "R", workers=0)
+    with pytest.raises(SpecError, match=f"{says} .* another name, or choose another folder"):
+        sweep(ONE | change, tmp_path / "R", workers=0)
+    with pytest.warns(AnchorwatchWarning, match="the probes or the installed versions: changed"):
+        sweep(ONE | {"probes": "default"}, tmp_path / "R", workers=0)
+    state = read_status(tmp_path / "R")
+    assert sorted(state.sweeps.values()) == [(1, 1), (1, 1)]
+    assert "2 sweeps share the folder" in str(state)
+
+
+def test_status_survives_damaged_records_and_notes(tmp_path):
+    out = tmp_path / "R"
+    sweep(ONE, out, workers=0)
+    cell = next(iter(open_cells(out).done()))
+    (out / "journal" / "x.jsonl").write_bytes(
+        b'{"event": "done"}\n{"event": "done", "when": 1, "seconds": []}\n\xff\n[1]\n{"event'
+    )
+    (out / "failed" / f"{cell}.json").write_bytes(b"{half")
+    for name in ("failed", "sweeps", "cells"):
+        (out / name / "notes.txt").write_text("mine")
+    assert read_status(out).exit_code == 0
+    (out / "cells" / cell).rename(tmp_path / "elsewhere")
+    assert "is damaged" in read_status(out).failed[cell]
+    assert sweep(ONE, out, workers=0).computed == 1
+    assert read_status(out).failed == {}
+    record = next((out / "sweeps").glob("*.json"))
+    record.write_bytes(b"{}")
+    with pytest.raises(TraceError, match=r"is damaged .* remove it, and run the sweep again"):
+        read_status(out)
+    sweep(ONE, out, workers=0)
+    assert read_status(out).exit_code == 0
+
+
+def test_a_shard_is_planned_alone_and_by_a_prompt_that_fits():
+    fields = ONE | {"prompts": ["the ship " * 400, "the anchor"], "seeds": [0, 1]}
+    whole, part = plan_sweep(fields), plan_sweep(fields, shard="2/2")
+    assert (whole.cells, whole.planned, whole.passes) == (4, 4, 6)
+    assert (part.cells, part.planned, part.passes) == (4, 2, 6)
+    assert part.seconds > 0
+    assert "4 cells, 2 in this shard" in str(part)
+
+
+def test_an_index_that_cannot_be_written_costs_no_cell(tmp_path, monkeypatch):
+    real = LocalCells.write_bytes
+
+    def full(self, name, content):
+        if name == INDEX:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, name, content)
+
+    monkeypatch.setattr(LocalCells, "write_bytes", full)
+    with pytest.warns(AnchorwatchWarning, match=r"index\.parquet cannot be written \(No space"):
+        assert sweep(ONE, tmp_path / "R", workers=0).exit_code == 0
+    assert len(aw.open_runs(tmp_path / "R")) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    def closed(self, name, content):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    sweep(ONE, tmp_path / "R", workers=0)
+    monkeypatch.setattr(LocalCells, "write_bytes", closed)
+    assert sweep(ONE, tmp_path / "R", workers=0).exit_code == 0  # nothing is to be written
+    with pytest.raises(SpecError, match=r"cannot be written, Read-only .* choose another place"):
+        sweep(ONE | {"seeds": [0, 1]}, tmp_path / "R", workers=0)
+    with pytest.raises(SpecError, match="say -o runs/sweep"):
+        sweep(ONE, "", workers=0)
+
+
+def test_cells_that_are_not_in_the_folder_are_failures(tmp_path, monkeypatch):
+    """Workers of a cluster whose machines do not share the disk."""
+
+    def elsewhere(self, jobs):
+        yield from (Outcome(job, "done", value=True) for job in jobs)
+
+    monkeypatch.setattr(InProcess, "run", elsewhere)
+    result = sweep(ONE, tmp_path / "R", workers=0)
+    assert result.exit_code == 1
+    assert "name a folder that all machines see" in next(iter(result.failed.values()))
+
+
+def test_relative_folders_are_named_from_the_root_to_workers(tmp_path, monkeypatch):
+    paths = []
+
+    def note(self, jobs):
+        paths.extend(job.payload.folder for job in jobs)
+        return iter(())
+
+    monkeypatch.setattr(InProcess, "run", note)
+    monkeypatch.chdir(tmp_path)
+    sweep(ONE, "R", workers=0)
+    assert paths == [str(tmp_path / "R")]
+
+
+def test_others_are_waited_for_without_workers(tmp_path, monkeypatch):
+    """A second sweep of a folder starts no workers again and again while the first is at it."""
+    out, starts, real = tmp_path / "R", [], InProcess.run
+    cell = next(iter(prepare(ONE).keys.cells())).name
+    claim = open_cells(out, create=True).claim(cell)
+
+    def count(self, jobs):
+        starts.append(len(jobs))
+        return real(self, jobs)
+
+    monkeypatch.setattr(InProcess, "run", count)
+    results = []
+    second = threading.Thread(target=lambda: results.append(sweep(ONE, out, workers=0)))
+    second.start()
+    second.join(1.2)  # longer than two looks
+    assert second.is_alive()
+    claim.release()
+    second.join()
+    assert (results[0].computed, starts) == (1, [1, 1])
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path, monkeypatch):
+    def stop(*given, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anchorwatch.sweeps.sweep.sweep", stop)
+    (tmp_path / "s.toml").write_text('models = ["tiny/llada"]\nprompts = ["the anchor"]\n')
+    typed = type_words("sweep", tmp_path / "s.toml", "-o", tmp_path / "R")
+    assert (typed.exit_code, "the same command goes on" in typed.output) == (130, True)

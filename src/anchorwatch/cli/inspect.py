@@ -53,16 +53,18 @@ def verify(
     if is_runs(trace):
         runs = open_runs(as_address(trace))
         problems = [f"{cell}: {problem}" for cell, problem in runs.damage().items()]
-        files, size = len(runs), int(runs.table["bytes"].sum())
+        files, size, what = len(runs), int(runs.table["bytes"].sum()), "runs"
+        if problems:
+            output.say("remove what is damaged, and start its sweep or study again")
     else:
-        problems = find_damage(trace)
+        problems, what = find_damage(trace), "files"
         files, size = (0, 0) if problems else extent(trace)
     if as_json:
         output.print_json(
             {"whole": not problems, "damage": problems, "files": files, "bytes": size}
         )
     else:
-        typer.echo("\n".join(problems) or f"whole: {files} files, {size} bytes")
+        typer.echo("\n".join(problems) or f"whole: {files} {what}, {size} bytes")
     raise typer.Exit(1 if problems else 0)
 
 

@@ -60,6 +60,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.atomic_io import expand_path, plain, read_sealed, replace_file, seal
+from anchorwatch.trace.locks import Lock
 from anchorwatch.trace.model_identity import identity_of
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.provenance import origin
@@ -273,6 +274,19 @@ def compare_run(worker: Worker, job: Job) -> dict[str, Any]:
 
 
 def _compare_unit(model: Model, unit: _EffectUnit) -> dict[str, Any]:
+    """Compare the arms of a run; where another process is at it, what that one keeps is read."""
+    if unit.path is None:
+        return _compute_unit(model, unit)
+    unit.path.parent.mkdir(parents=True, exist_ok=True)
+    with Lock.claim(unit.path.parent, f"{unit.path.stem}.lock"):
+        if (record := unit.read()) is not None:
+            return record
+        record = _compute_unit(model, unit)
+        replace_file(unit.path, seal(record))
+    return record
+
+
+def _compute_unit(model: Model, unit: _EffectUnit) -> dict[str, Any]:
     jobs = start_runs(model, [unit.ask], unit.decoding, [unit.seed])
     request, outcomes = (
         _Request([unit.ask], jobs, unit.decoding, unit.first_seed),
@@ -280,11 +294,7 @@ def _compare_unit(model: Model, unit: _EffectUnit) -> dict[str, Any]:
     )
     with Progress("comparing", total=None) as bar:
         _compare(model, request, unit.sides, unit.rule, outcomes, bar)
-    record = outcomes.as_dict()
-    if unit.path is not None:
-        unit.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(unit.path, seal(record))
-    return record
+    return outcomes.as_dict()
 
 
 def _compare_apart(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from anchorwatch.models.engines.model_files import largest_model
 from anchorwatch.models.engines.worker import Worker
 from anchorwatch.models.model import Model
 from anchorwatch.sweeps.run_cell import prompt_for
-from anchorwatch.sweeps.spec import Axes, PromptValue, Spec
+from anchorwatch.sweeps.spec import Axes, PromptValue, Spec, take_shard
 from anchorwatch.sweeps.sweep import prepare
 from anchorwatch.trace.cells import open_cells
 from anchorwatch.trace.machine_limits import size
@@ -34,6 +35,9 @@ class SweepPlan:
     product: Mapping[str, int]
     """Values of each axis."""
     cells: int
+    """Of the whole product."""
+    planned: int
+    """Of the shard, or all; what follows is of these."""
     there: int
     """Cells that are in the folder already."""
     passes: int
@@ -53,8 +57,9 @@ class SweepPlan:
 
     def __str__(self) -> str:
         axes = " x ".join(f"{count} {name}" for name, count in self.product.items())
+        part = "" if self.planned == self.cells else f"{self.planned:,} in this shard, "
         return (
-            f"{axes} = {self.cells:,} cells, {self.there:,} of them there already\n"
+            f"{axes} = {self.cells:,} cells, {part}{self.there:,} of them there already\n"
             f"{self.passes:,} forward passes, {size(self.disk_bytes)} on disk before compression, "
             f"about {self.minutes:.3g} minutes for what is left with {self.workers} "
             f"worker{'s' * (self.workers != 1)} as fast as this machine"
@@ -66,27 +71,32 @@ def plan_sweep(
     out: str | Path | None = None,
     *,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen value
+    shard: str | None = None,
 ) -> SweepPlan:
     """What `sweep` with these arguments would run; each model is loaded and timed for a moment."""
     prepared = prepare(spec)
     axes, worker = prepared.axes, Worker()
-    passes = disk_bytes = 0
-    seconds: list[float] = []
-    others = len(axes.edits) * len(axes.seeds)
-    for ref in prepared.models:
-        model = worker.model(ref)
-        each_pass = _time_pass(model, axes)
-        for decoding in axes.decodings:
-            how = dict(decoding.by_kind)[model.family.kind]
-            costs = [_cost(model, value, how, axes) for value in axes.prompts]
-            passes += others * sum(cost for cost, _ in costs)
-            disk_bytes += others * sum(size for _, size in costs)
-            seconds.append(others * each_pass * sum(cost for cost, _ in costs))
-    there = 0
-    if out is not None:
-        done = open_cells(out).done()
-        there = sum(cell.name in done for cell in prepared.keys.cells())
-    left = 1 - there / axes.num_cells
+    cells = take_shard(list(prepared.keys.cells()), shard)
+    done = set[str]() if out is None else open_cells(out).done()
+    passes = disk_bytes = there = 0
+    seconds = 0.0
+    # Cells are neighbours by model, and those of a prompt and a decoding cost the same.
+    for index, own in itertools.groupby(cells, key=lambda cell: cell.model):
+        model = worker.model(prepared.models[index])
+        costs: dict[tuple[int, int], tuple[int, int]] = {}
+        each_pass: float | None = None
+        for cell in own:
+            key = cell.prompt, cell.decoding
+            how = dict(axes.decodings[cell.decoding].by_kind)[model.family.kind]
+            if key not in costs:
+                costs[key] = _cost(model, axes.prompts[cell.prompt], how, axes)
+            cost, size_of_cell = costs[key]
+            if cost and each_pass is None:
+                each_pass = _time_pass(model, axes.prompts[cell.prompt], how, axes)
+            passes += cost
+            disk_bytes += size_of_cell
+            there += cell.name in done
+            seconds += 0.0 if cell.name in done else cost * (each_pass or 0.0)
     product = {
         "models": len(axes.models),
         "prompts": len(axes.prompts),
@@ -96,7 +106,7 @@ def plan_sweep(
     }
     workers = max(1, engine.count_workers(largest_model(prepared.models)))
     return SweepPlan(
-        product, axes.num_cells, there, passes, disk_bytes, left * sum(seconds), workers
+        product, axes.num_cells, len(cells), there, passes, disk_bytes, seconds, workers
     )
 
 
@@ -110,10 +120,9 @@ def _cost(model: Model, value: PromptValue, how: Decoding | None, axes: Axes) ->
     return planned.forward_passes, planned.disk_bytes
 
 
-def _time_pass(model: Model, axes: Axes) -> float:
-    """Seconds of a measured pass over the first prompt, at the length that will be written."""
-    prompt, regions = prompt_for(model, axes.prompts[0])
-    how = dict(axes.decodings[0].by_kind)[model.family.kind]
+def _time_pass(model: Model, value: PromptValue, how: Decoding | None, axes: Axes) -> float:
+    """Seconds of a measured pass over a prompt that fits, at the length that will be written."""
+    prompt, regions = prompt_for(model, value)
     length = (how.length if how is not None else None) or _LENGTH
     short: Decoding = LowConfidence(length, min(_TIMED_PASSES, length), block=model.block)
     if model.family.kind == "arm":

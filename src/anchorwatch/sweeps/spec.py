@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,6 +25,7 @@ from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.atomic_io import plain
+from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.input_files import parse_json
 from anchorwatch.trace.toml_spec import Table, check_table, read_toml
 
@@ -32,7 +33,7 @@ MOST_CELLS = 10_000_000
 """Cells of one sweep: more are a mistake in the spec, or several sweeps."""
 SCHEMA = "anchorwatch/cell 1"
 KINDS = ("mdm", "arm")
-_LONGEST_LABEL = 120
+_LONGEST_LABEL, _LONGEST_WORDS = 120, 32
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -216,26 +217,38 @@ def _refuse_equal(name: str, values: Sequence[Any]) -> None:
     keys: dict[str, str] = {}
     for value in values:
         key = digest_of(value.deciding)
-        if value.label in labels:
-            raise SpecError(f"{name}: {value.label!r} is named twice: name each once")
         if key in keys:
             raise SpecError(f"{name}: {keys[key]!r} and {value.label!r} are the same: keep one")
+        if value.label in labels:
+            raise SpecError(f"{name}: {value.label!r} is named twice: name each once")
         labels.add(value.label)
         keys[key] = value.label
 
 
 def _given_prompts(spec: Spec) -> Iterator[PromptValue]:
     listed = _read_prompts(spec.prompts) if isinstance(spec.prompts, str) else spec.prompts
-    width = len(str(len(listed)))
     for number, given in enumerate(listed):
         table = PromptTable(prompt=given) if isinstance(given, str) else given
         if not table.prompt:
             raise SpecError(f"prompt {number} is empty: leave it out")
-        label = table.id or f"prompt {number:0{width}}"
         chat = spec.chat and isinstance(table.prompt, str)
-        yield PromptValue(
-            label[:_LONGEST_LABEL], _frozen(table.prompt), tuple(table.regions.items()), chat
-        )
+        value = PromptValue("", _frozen(table.prompt), tuple(table.regions.items()), chat)
+        yield replace(value, label=(table.id or _label_prompt(value))[:_LONGEST_LABEL])
+
+
+def _label_prompt(value: PromptValue) -> str:
+    """What a prompt without an id is called: by its words, so that its place in a list is free.
+
+    >>> _label_prompt(PromptValue("", "the anchor"))
+    'the anchor'
+    >>> _label_prompt(PromptValue("", "the anchor holds the ship and the ship holds"))
+    'the anchor holds the ship ... 7ed1b4'
+    """
+    words = value.prompt if isinstance(value.prompt, str) else json.dumps(plain(value.prompt))
+    text = one_line(" ".join(words.split()))
+    if text == value.prompt and len(text) <= _LONGEST_WORDS and not (value.regions or value.chat):
+        return text
+    return f"{text[: _LONGEST_WORDS - 6].rstrip()} ... {digest_of(value.deciding)[:6]}"
 
 
 def _read_prompts(path: str) -> list[str | PromptTable]:
@@ -390,6 +403,27 @@ def sweep_record(axes: Axes, keys: Keys, models: Sequence[str]) -> dict[str, Any
         "edits": _labelled([value.label for value in axes.edits], keys.edits),
         "seeds": list(keys.seeds),
     }
+
+
+def list_relabelled(record: Mapping[str, Any], earlier: Mapping[str, Any], axis: str) -> list[str]:
+    """Labels of an axis that meant something else in an earlier sweep of the folder.
+
+    Cells keep the labels that they were made under, so a table would mix the two meanings.
+    """
+    before = {entry["label"]: entry["key"] for entry in earlier[axis]}
+    return [
+        entry["label"]
+        for entry in record[axis]
+        if before.get(entry["label"], entry["key"]) != entry["key"]
+    ]
+
+
+def share_labels(record: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
+    """Whether some cells of two sweeps are called the same on every axis."""
+    axes = ("models", "prompts", "decodings", "edits")
+    labels = [[{entry["label"] for entry in r[axis]} for axis in axes] for r in (record, earlier)]
+    seeds = set(record["seeds"]) & set(earlier["seeds"])
+    return bool(seeds) and all(ours & theirs for ours, theirs in zip(*labels, strict=True))
 
 
 def keys_of(record: Mapping[str, Any]) -> Keys:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from anchorwatch.errors import TraceError
 from anchorwatch.sweeps.spec import keys_of
-from anchorwatch.trace.cells import open_cells
+from anchorwatch.trace.cells import SWEEPS, open_cells
 from anchorwatch.trace.escape import one_line
 
 _RECENT = 200
@@ -32,6 +32,8 @@ class SweepStatus:
     seconds_per_cell: float | None
     minutes_left: float | None
     """At the rate of the workers that run now; None where none does or nothing is known yet."""
+    sweeps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each record of a sweep in the folder, how many cells are there, and how many it wants."""
 
     @property
     def left(self) -> int:
@@ -62,6 +64,13 @@ class SweepStatus:
             reasons.setdefault(one_line(reason), []).append(cell)
         for reason, cells in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
             lines.append(f"  failed {len(cells)}, such as {cells[0][:12]}: {reason}")
+        if len(self.sweeps) > 1:
+            lines.append(
+                f"{len(self.sweeps)} sweeps share the folder; without its record, what only one of "
+                "them wants is not counted"
+            )
+            for name, (done, cells) in self.sweeps.items():
+                lines.append(f"  {SWEEPS}/{name}: {done:,} of {cells:,}")
         return "\n".join(lines)
 
 
@@ -71,8 +80,11 @@ def read_status(path: str | Path) -> SweepStatus:
     sweeps = folder.sweeps()
     if not sweeps:
         raise TraceError(f"there is no sweep at {path}: `anchorwatch sweep SPEC.toml -o` makes one")
-    wanted = {cell.name for record in sweeps for cell in keys_of(record).cells()}
-    done = folder.done() & wanted
+    cells = {
+        name: {cell.name for cell in keys_of(record).cells()} for name, record in sweeps.items()
+    }
+    wanted, there = set[str]().union(*cells.values()), folder.done()
+    done = there & wanted
     running = {cell: who for cell, who in folder.running().items() if cell in wanted - done}
     failures = folder.failures()
     failed = {
@@ -89,5 +101,13 @@ def read_status(path: str | Path) -> SweepStatus:
         minutes = seconds * left / len(running) / 60
     begun = sum(x.get("event") == "begin" for x in lines)
     return SweepStatus(
-        folder.path, len(wanted), len(done), running, failed, begun, seconds, minutes
+        folder.path,
+        len(wanted),
+        len(done),
+        running,
+        failed,
+        begun,
+        seconds,
+        minutes,
+        {name: (len(names & there), len(names)) for name, names in cells.items()},
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.models.engines.choose import EngineOptions
 from anchorwatch.models.engines.jobs import Job, ModelRef, Outcome
 from anchorwatch.models.engines.model_files import digest_files, largest_model
@@ -22,14 +23,23 @@ from anchorwatch.sweeps.spec import (
     Keys,
     Spec,
     digest_of,
+    list_relabelled,
     make_keys,
     read_axes,
     read_spec,
+    share_labels,
     spec_from,
     sweep_record,
     take_shard,
 )
-from anchorwatch.trace.cells import BucketCells, CellFolder, open_cells
+from anchorwatch.trace.cells import (
+    INDEX,
+    SWEEPS,
+    BucketCells,
+    CellFolder,
+    absolute_address,
+    open_cells,
+)
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.runs import Runs, build_index, open_runs
 
@@ -93,16 +103,20 @@ def sweep(
     for.
     """
     options = EngineOptions(engine, workers) if isinstance(engine, str) else engine
+    if not str(out):
+        raise SpecError("the folder of the runs has no name: say -o runs/sweep")
     prepared = prepare(spec)
     folder = open_cells(out, create=True)
     if isinstance(folder, BucketCells) and folder.is_in_memory and options.workers != 0:
         raise SpecError("memory:// is seen by this process only: say workers=0, or name a folder")
     cells = list(take_shard(list(prepared.keys.cells()), shard))
-    folder.put_sweep(prepared.record, digest_of(prepared.record)[:32])
+    _refuse_relabelled(prepared.record, folder)
+    _keep_record(prepared.record, folder)
     failed: dict[str, str] = {}
     computed = 0
     there = folder.done()
-    jobs = [prepared.job(cell, folder.path) for cell in cells if cell.name not in there]
+    address = absolute_address(folder.path)  # workers may live in other folders
+    jobs = [prepared.job(cell, address) for cell in cells if cell.name not in there]
     with Progress("sweeping", total=len(cells), done=len(cells) - len(jobs)) as bar:
         for outcome in run_all(jobs, options, folder):
             bar.advance(outcome.job.model.source)
@@ -111,12 +125,75 @@ def sweep(
                 failed[outcome.job.name] = outcome.reason
             if on_outcome is not None:
                 on_outcome(outcome)
-    build_index(folder)
+    # What counts is in the folder: workers of other machines may have written to disks of theirs.
+    there = folder.done()
+    for cell in cells:
+        if cell.name not in there and cell.name not in failed:
+            failed[cell.name] = (
+                f"its worker made it, and it is not in {folder.path} here: name a folder that all "
+                "machines see, a shared disk or a bucket"
+            )
+    _keep_index(folder)
     return SweepResult(folder.path, len(cells), computed, failed)
 
 
+def _keep_record(record: Mapping[str, Any], folder: CellFolder) -> None:
+    """Write down what was asked for; a folder that cannot be written is refused here."""
+    try:
+        folder.put_sweep(record, digest_of(record)[:32])
+    except OSError as error:
+        raise SpecError(
+            f"{folder.path} cannot be written, {error.strerror or error}: choose another place"
+        ) from None
+
+
+def _keep_index(folder: CellFolder) -> None:
+    """Write index.parquet; where it cannot be, the runs are there without it."""
+    try:
+        build_index(folder)
+    except OSError as error:
+        warnings.warn(
+            f"{INDEX} cannot be written ({error.strerror or error}): the runs are opened without "
+            "it, more slowly",
+            AnchorwatchWarning,
+            stacklevel=3,
+        )
+
+
+def _refuse_relabelled(record: Mapping[str, Any], folder: CellFolder) -> None:
+    """Refuse labels that meant something else in an earlier sweep of the folder.
+
+    Files of a model and versions are no words of the spec: where they changed, a note says so.
+    """
+    ours, changed = digest_of(record)[:32], set[str]()
+    for name in folder.records(SWEEPS):
+        try:
+            earlier = folder.sealed(f"{SWEEPS}/{name}")
+        except TraceError:  # `status` says so
+            continue
+        if name == f"{ours}.json" or earlier.get("schema") != record["schema"]:
+            continue
+        for axis in ("prompts", "decodings", "edits"):
+            if labels := list_relabelled(record, earlier, axis):
+                raise SpecError(
+                    f"{axis}: {labels[0]!r} was something else in an earlier sweep of "
+                    f"{folder.path}, and tables would mix the two: give it another name, or "
+                    "choose another folder"
+                )
+        changed.update(list_relabelled(record, earlier, "models"))
+        if earlier["common"] != record["common"] and share_labels(record, earlier):
+            changed.add("the probes or the installed versions")
+    if changed:
+        warnings.warn(
+            f"{', '.join(sorted(changed))}: changed since an earlier sweep of {folder.path}, whose "
+            "runs stay there under the same labels; choose another folder to keep them apart",
+            AnchorwatchWarning,
+            stacklevel=3,
+        )
+
+
 def run_all(jobs: Sequence[Job], options: EngineOptions, folder: CellFolder) -> Iterator[Outcome]:
-    """Outcomes of all jobs; those that others are at are asked for until they are there."""
+    """Outcomes of all jobs; those that others are at are waited for."""
     left: Sequence[Job] = jobs
     engine = options.make(largest_model(job.model for job in jobs))
     while left:
@@ -128,9 +205,20 @@ def run_all(jobs: Sequence[Job], options: EngineOptions, folder: CellFolder) -> 
             if outcome.status == "failed":
                 _record_failure(folder, outcome)
             yield outcome
-        left = busy
-        if left:
-            time.sleep(_WAIT_SECONDS)
+        left = []
+        for job in _wait_for_others(busy, folder):
+            if folder.is_done(job.name):
+                yield Outcome(job, "done", value=False)
+            else:
+                left.append(job)
+
+
+def _wait_for_others(jobs: Sequence[Job], folder: CellFolder) -> Sequence[Job]:
+    """Wait, without a worker, until other processes have let go of all of these."""
+    names = {job.name for job in jobs}
+    while names & folder.running().keys():
+        time.sleep(_WAIT_SECONDS)
+    return jobs
 
 
 def _record_failure(folder: CellFolder, outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ same cell, and send the same bytes. Only sealed JSON and traces are read from a 
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import re
@@ -25,12 +26,12 @@ import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
 from anchorwatch.trace import atomic_io
 from anchorwatch.trace.locks import Lock, temporary
 
@@ -40,6 +41,7 @@ CLAIMS, GROWING, JOURNAL, INDEX = "claims", "growing", "journal", "index.parquet
 STUDY_RUNS = "runs.csv"
 """In the folder of a study: which traces its claims were judged on."""
 _CELL = re.compile(r"[0-9a-f]{32}")
+_RECORD_NAME = re.compile(r"[0-9a-f]{32}\.json")
 _LONGEST_REASON = 4000
 
 
@@ -121,13 +123,18 @@ class CellFolder(ABC):
         return f"{CELLS}/{cell}/{RECORD}"
 
     def sealed(self, name: str) -> dict[str, Any]:
-        """A sealed record; damage is named."""
+        """A sealed record; damage is named, with what to remove."""
         try:
             return atomic_io.unseal(self.read_bytes(name), name)
         except (OSError, ValueError) as error:
+            what = self.cell_path(name.split("/")[1]) if name.endswith(RECORD) else "it"
             raise TraceError(
-                f"{self.path}/{name} is damaged ({error}): remove its cell, and run the sweep again"
+                f"{self.path}/{name} is damaged ({error}): remove {what}, and run the sweep again"
             ) from None
+
+    def cell_path(self, cell: str) -> str:
+        """What to remove where a cell is to be made again."""
+        return f"{self.path}/{CELLS}/{cell}"
 
     def fail(self, cell: str, record: Mapping[str, Any]) -> None:
         """Keep why a cell could not be made."""
@@ -137,19 +144,30 @@ class CellFolder(ABC):
         self.remove(f"{FAILED}/{cell}.json")
 
     def failures(self) -> dict[str, dict[str, Any]]:
-        """Why cells could not be made."""
-        cells = [name.removesuffix(".json") for name in self.names(FAILED)]
-        return {cell: self.sealed(f"{FAILED}/{cell}.json") for cell in cells}
+        """Why cells could not be made; a damaged record says so in place of its reason."""
+        failures: dict[str, dict[str, Any]] = {}
+        for name in self.records(FAILED):
+            try:
+                failures[name.removesuffix(".json")] = self.sealed(f"{FAILED}/{name}")
+            except TraceError as error:
+                failures[name.removesuffix(".json")] = {"reason": str(error)}
+        return failures
+
+    def records(self, folder: str) -> list[str]:
+        """The names of a folder that are records' names, and not somebody's notes."""
+        return [name for name in self.names(folder) if _RECORD_NAME.fullmatch(name)]
 
     def put_sweep(self, record: Mapping[str, Any], digest: str) -> None:
-        """Keep what was asked for, once."""
-        name = f"{digest}.json"
-        if name not in self.names(SWEEPS):
-            self.write_bytes(f"{SWEEPS}/{name}", atomic_io.seal(record))
+        """Keep what was asked for, once; a damaged record of it is written again."""
+        name = f"{SWEEPS}/{digest}.json"
+        try:
+            self.sealed(name)
+        except TraceError:
+            self.write_bytes(name, atomic_io.seal(record))
 
-    def sweeps(self) -> list[dict[str, Any]]:
-        """What was asked for."""
-        return [self.sealed(f"{SWEEPS}/{name}") for name in self.names(SWEEPS)]
+    def sweeps(self) -> dict[str, dict[str, Any]]:
+        """What was asked for, by the names of the records."""
+        return {name: self.sealed(f"{SWEEPS}/{name}") for name in self.records(SWEEPS)}
 
 
 class LocalCells(CellFolder):
@@ -232,9 +250,35 @@ class LocalCells(CellFolder):
     def journal(self) -> Iterator[dict[str, Any]]:
         for name in self.names(JOURNAL):
             for line in (self.folder / JOURNAL / name).read_bytes().splitlines(keepends=True):
-                with suppress(ValueError):
-                    if line.endswith(b"\n") and isinstance(record := json.loads(line), dict):
+                with suppress(ValueError, RecursionError):
+                    if line.endswith(b"\n") and _is_journal_line(record := json.loads(line)):
                         yield record
+
+
+def _is_journal_line(record: Any) -> bool:
+    """Whether a line of a journal has the numbers that lines have."""
+    if not isinstance(record, dict) or not isinstance(record.get("when"), int | float):
+        return False
+    return record.get("event") != "done" or isinstance(record.get("seconds"), int | float)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _say_bucket_errors(method: Method) -> Method:
+    """Make an OSError of what a bucket raises: keys that are missing, a host that is gone."""
+
+    @functools.wraps(method)
+    def call(self: BucketCells, *given: Any) -> Any:
+        try:
+            return method(self, *given)
+        except (OSError, AnchorwatchError):
+            raise
+        except Exception as error:  # every kind of bucket has errors of its own
+            text = f"{self.path} cannot be used ({type(error).__name__}: {error})"
+            raise OSError(errno.EIO, f"{text}: see to its address and its keys") from error
+
+    return call  # type: ignore[return-value]
 
 
 class BucketCells(CellFolder):
@@ -262,6 +306,7 @@ class BucketCells(CellFolder):
         names = (name.removesuffix(".json") for name in self.names(DONE))
         return {name for name in names if _CELL.fullmatch(name)}
 
+    @_say_bucket_errors
     def is_done(self, cell: str) -> bool:
         return bool(self._files.exists(f"{self._root}/{DONE}/{cell}.json"))
 
@@ -271,6 +316,7 @@ class BucketCells(CellFolder):
     def claim(self, cell: str) -> Claim | None:
         return Claim(None)
 
+    @_say_bucket_errors
     def commit(self, cell: str, folder: Path) -> None:
         # 1. The cell's files; 2. its record under `done`, which makes it count.
         for path in sorted(folder.rglob("*")):
@@ -283,6 +329,10 @@ class BucketCells(CellFolder):
     def record_name(self, cell: str) -> str:
         return f"{DONE}/{cell}.json"
 
+    def cell_path(self, cell: str) -> str:
+        return f"{self.path}/{DONE}/{cell}.json"
+
+    @_say_bucket_errors
     def names(self, folder: str) -> list[str]:
         self._files.invalidate_cache(f"{self._root}/{folder}")
         try:
@@ -291,16 +341,20 @@ class BucketCells(CellFolder):
             return []
         return sorted(name for path in listed if (name := path.rstrip("/").rpartition("/")[2]))
 
+    @_say_bucket_errors
     def read_bytes(self, name: str) -> bytes:
         return bytes(self._files.cat_file(f"{self._root}/{name}"))
 
+    @_say_bucket_errors
     def write_bytes(self, name: str, content: bytes) -> None:
         self._files.pipe_file(f"{self._root}/{name}", content)
 
+    @_say_bucket_errors
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
 
+    @_say_bucket_errors
     def trace_path(self, cell: str) -> Path:
         if self._brought is None:
             self._brought = Path(tempfile.mkdtemp(prefix="anchorwatch-runs-"))
@@ -327,6 +381,15 @@ def open_cells(path: str | Path, *, create: bool = False) -> CellFolder:
     if "://" in str(path):
         return BucketCells(str(path))
     return LocalCells(Path(path), create=create)
+
+
+def absolute_address(path: str) -> str:
+    """A path from the root, as a process in another folder needs it; an address as it is.
+
+    >>> absolute_address("s3://bucket/runs"), absolute_address("/a/runs")
+    ('s3://bucket/runs', '/a/runs')
+    """
+    return path if "://" in path else os.path.abspath(path)
 
 
 def as_address(path: str | Path) -> str:

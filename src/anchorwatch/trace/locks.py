@@ -100,6 +100,17 @@ class Lock:
                 raise
             lock.release()  # it was removed between opening and locking
 
+    @classmethod
+    @contextmanager
+    def claim(cls, folder: Path, name: str) -> Iterator[None]:
+        """Hold the file `name` of a folder, waited for while another process does; none stays."""
+        while (lock := cls.try_take(folder, name)) is None:
+            time.sleep(_LOOK_SECONDS)
+        try:
+            yield
+        finally:
+            lock.remove()
+
     def remove(self) -> None:
         """Remove the lock's file and let go: whoever waits for it makes a new one."""
         if self._handle is not None:

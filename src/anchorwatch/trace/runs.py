@@ -177,7 +177,7 @@ def build_index(folder: CellFolder, *, keep: bool = True, anew: bool = False) ->
     table = table.reset_index(drop=True)
     if keep and (new or len(known) < len(before) or anew):
         buffer = io.BytesIO()
-        table.to_parquet(buffer, index=False)
+        table.to_parquet(buffer, index=False, write_page_checksum=True)
         folder.write_bytes(INDEX, buffer.getvalue())
     return table
 
@@ -204,7 +204,8 @@ def _typed(table: pd.DataFrame, path: str | Path = "") -> pd.DataFrame:
 def _read_index(folder: CellFolder) -> pd.DataFrame:
     """The index as it was written last; empty where it is missing, damaged or of other columns."""
     try:
-        table = pd.read_parquet(io.BytesIO(folder.read_bytes(INDEX)))
+        content = io.BytesIO(folder.read_bytes(INDEX))
+        table = pd.read_parquet(content, page_checksum_verification=True)
         if tuple(table.columns) != COLUMNS:
             return _table([])
         return table.astype({name: "int64" if name in _NUMBERS else "str" for name in COLUMNS})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -101,6 +102,10 @@ def _describe_problem(problem: Any) -> str:
         return f"{field} is missing: say {field} = ..."
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
+    if problem["type"] == "list_type" and isinstance(given, str | int | float):
+        return f"{field} = {json.dumps(given)} is no list: say {field} = [{json.dumps(given)}]"
+    if problem["type"] == "too_short":
+        return f"{field} is empty: name at least one"
     if isinstance(given, str | int | float | bool):
         return f"{field} = {given!r}: {message[:1].lower()}{message[1:]}"
     return f"{field}: {message}" if field else message

@@ -19,7 +19,8 @@ class EngineOptions:
     name: str = "local"
     """local: processes of this machine; ray: actors of a Ray cluster."""
     workers: int | None = None
-    """None: one for each GPU, or for each core as far as memory goes; 0: in this process."""
+    """None: one for each GPU, or for each core as far as memory goes, of this machine or of the
+    cluster at `address`; 0: in this process."""
     threads: int = 1
     """Of each worker on a CPU; the last bits of what is computed may depend on it."""
     address: str | None = None
@@ -49,13 +50,17 @@ class EngineOptions:
 
     def make(self, model_bytes: int = 0) -> Engine:
         """The engine, for models of at most so many bytes."""
-        workers = self.count_workers(model_bytes)
         if self.name == "ray":
             from anchorwatch.models.engines.on_ray import RayEngine
 
             return RayEngine(
-                workers, threads=self.threads, address=self.address, allow_skew=self.allow_skew
+                self.workers,
+                threads=self.threads,
+                address=self.address,
+                allow_skew=self.allow_skew,
+                model_bytes=model_bytes,
             )
+        workers = self.count_workers(model_bytes)
         if workers == 0:
             return InProcess()
         return LocalEngine(workers, threads=self.threads, allow_skew=self.allow_skew)

@@ -42,8 +42,12 @@ def default_workers(model_bytes: int) -> int:
     """One for each GPU; else one for each core, as far as memory goes."""
     if gpus := list_gpus():
         return len(gpus)
-    each = _WORKER_BYTES + 2 * model_bytes
-    return max(1, min(count_cores(), memory_bytes() // each))
+    return max(1, min(count_cores(), memory_bytes() // bytes_of_worker(model_bytes)))
+
+
+def bytes_of_worker(model_bytes: int) -> int:
+    """Memory that a worker needs for a model of so many bytes."""
+    return _WORKER_BYTES + 2 * model_bytes
 
 
 class InProcess:

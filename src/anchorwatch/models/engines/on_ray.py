@@ -10,7 +10,9 @@ go to the folder.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,16 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RaySystemError, RayTaskError
 
-from anchorwatch.errors import AnchorwatchError
+from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning
 from anchorwatch.models.engines.jobs import Job, JobQueue, ModelRef, Outcome
+from anchorwatch.models.engines.local import bytes_of_worker, default_workers
 from anchorwatch.models.engines.worker import Worker, set_threads, version_skew, versions
 from anchorwatch.trace.progress_bar import silence
 
 OBJECT_STORE_BYTES = 80_000_000
 """Of a Ray that we start ourselves: jobs and outcomes are small."""
 _WAIT_SECONDS = 1.0
+_LONGEST_REASON = 300
 _MOST_ACTORS_LOST = 8
 """New actors for each worker, beyond Ray's own restarts."""
 
@@ -33,7 +37,9 @@ _MOST_ACTORS_LOST = 8
 class _Actor:
     """A worker in a process of Ray."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, folder: str) -> None:
+        with suppress(OSError):  # relative paths mean the driver's, where this machine has them
+            os.chdir(folder)
         set_threads(threads)
         silence()  # the driver shows how far it is
         self._worker = Worker()
@@ -62,27 +68,29 @@ class RayEngine:
 
     def __init__(
         self,
-        workers: int,
+        workers: int | None,
         *,
         threads: int = 1,
         address: str | None = None,
         allow_skew: bool = False,
+        model_bytes: int = 0,
     ) -> None:
-        self.workers, self.threads = workers, threads
+        self.workers, self.threads, self._model_bytes = workers, threads, model_bytes
         self.address, self.allow_skew = address, allow_skew
         self.pids: dict[int, int] = {}
         """Process of each worker, as of its last greeting."""
+        self._warned = False
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         queue = JobQueue(jobs)
         ours = self._connect()
         slots: list[_Slot] = []
         try:
-            for _ in range(min(self.workers, len(queue))):
+            for _ in range(min(self._count_workers(), len(queue))):
                 actor = self._start()
                 slots.append(_Slot(actor, actor.greet.remote()))
             refused: list[str] = []
-            while slots:
+            while any(slot.job for slot in slots) or (slots and len(queue)):
                 ready, _ = ray.wait([slot.call for slot in slots], timeout=_WAIT_SECONDS)
                 for call in ready:
                     slot = next(slot for slot in slots if slot.call is call)
@@ -108,22 +116,48 @@ class RayEngine:
             return False
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         given: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-        if self.address is not None:
-            ray.init(address=self.address, **given)
-            return True
-        ray.init(
-            num_cpus=self.workers * self.threads,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            **given,
-        )
+        if self.address is None:  # "local": a Ray that runs here already is somebody else's
+            given["num_cpus"] = self._count_workers() * self.threads
+            given["object_store_memory"] = OBJECT_STORE_BYTES
+            given |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        try:
+            ray.init(address=self.address or "local", **given)
+        except (OSError, RuntimeError, ValueError) as error:
+            where = "on this machine" if self.address is None else f"at {self.address}"
+            reason = " ".join(str(error).split())[:_LONGEST_REASON]
+            raise AnchorwatchError(
+                f"there is no Ray to use {where} ({reason}): `ray start --head` starts one, "
+                f"with Ray {ray.__version__} and the Python of this machine on every node"
+            ) from None
         return True
+
+    def _count_workers(self) -> int:
+        """As many as were asked for; else one for each GPU, or for each core that has memory."""
+        if self.workers is not None:
+            return self.workers
+        if not ray.is_initialized():
+            return default_workers(self._model_bytes)
+        there = ray.cluster_resources()
+        if gpus := int(there.get("GPU", 0)):
+            return gpus
+        room = int(there.get("memory", 0)) // bytes_of_worker(self._model_bytes)
+        return max(1, min(int(there.get("CPU", 1)) // self.threads, room))
 
     def _start(self) -> Any:
         package = str(Path(__file__).parents[3])
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         env = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(self.threads)}
+        most = max(
+            (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0
+        )
+        if most < self.threads and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"no node of the cluster has {self.threads} CPUs for a worker: waiting for one; "
+                f"--threads {max(1, int(most))} would do without",
+                AnchorwatchWarning,
+                stacklevel=5,
+            )
         gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
         actor = ray.remote(_Actor).options(
             num_cpus=self.threads,
@@ -132,7 +166,7 @@ class RayEngine:
             max_task_retries=0,
             runtime_env={"env_vars": env},
         )
-        return actor.remote(self.threads)
+        return actor.remote(self.threads, str(Path.cwd()))
 
     def _receive(self, slot: _Slot, queue: JobQueue, refused: list[str]) -> Outcome | None:
         """What a call gave: a greeting, an outcome, or that its actor died."""
