@@ -34,7 +34,7 @@ def test_the_quickstart_s_lines_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "first.trace").is_dir()
 
 
-@pytest.mark.parametrize("page", ["concepts", "how-to", "caches", "models"])
+@pytest.mark.parametrize("page", ["concepts", "how-to", "caches", "models", "sweeps"])
 def test_the_lines_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(python_blocks(f"docs/{page}.md"))

@@ -1,5 +1,8 @@
 """What a sweep is asked for: read, refused with what would have worked, and named."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from anchorwatch.errors import SpecError
@@ -170,3 +173,13 @@ def test_prompts_are_called_by_their_words():
     assert len(set(labels)) == 4
     other = read_axes(spec_from(FIELDS | {"prompts": prompts[::-1]})).prompts
     assert [value.label for value in other] == labels[::-1]
+
+
+def test_the_spec_of_the_docs_is_read(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "sweep.toml").write_text(text)
+    line = re.search(r"A line of prompts\.jsonl is `(\{.*?\}\})`", page).group(1)
+    (tmp_path / "prompts.jsonl").write_text(f"{line}\n")
+    axes = read_axes(read_spec(tmp_path / "sweep.toml"))
+    assert (axes.num_cells, axes.prompts[0].label) == (2 * 2 * 3, "p1")
