@@ -182,14 +182,16 @@ def test_prompts_may_be_added_anywhere(tmp_path):
     ],
 )
 def test_a_label_keeps_its_meaning_in_a_folder(tmp_path, change, says):
+    typed_wrong = prepare(ONE | {"edits": {"none": "hide-sinks:9"}}).record
+    open_cells(tmp_path / "R", create=True).put_sweep(typed_wrong, "0" * 32)  # and no cell made
     sweep(ONE, tmp_path / "R", workers=0)
     with pytest.raises(SpecError, match=f"{says} .* another name, or choose another folder"):
         sweep(ONE | change, tmp_path / "R", workers=0)
     with pytest.warns(AnchorwatchWarning, match="the probes or the installed versions: changed"):
         sweep(ONE | {"probes": "default"}, tmp_path / "R", workers=0)
     state = read_status(tmp_path / "R")
-    assert sorted(state.sweeps.values()) == [(1, 1), (1, 1)]
-    assert "2 sweeps share the folder" in str(state)
+    assert sorted(state.sweeps.values()) == [(0, 1), (1, 1), (1, 1)]
+    assert "3 sweeps share the folder" in str(state)
 
 
 def test_status_survives_damaged_records_and_notes(tmp_path):

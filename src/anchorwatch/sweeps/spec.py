@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -405,17 +405,24 @@ def sweep_record(axes: Axes, keys: Keys, models: Sequence[str]) -> dict[str, Any
     }
 
 
-def list_relabelled(record: Mapping[str, Any], earlier: Mapping[str, Any], axis: str) -> list[str]:
-    """Labels of an axis that meant something else in an earlier sweep of the folder.
+def list_relabelled(
+    record: Mapping[str, Any], earlier: Mapping[str, Any], axis: str, done: Container[str]
+) -> list[str]:
+    """Labels of an axis that mean something else in cells of an earlier sweep that are done.
 
     Cells keep the labels that they were made under, so a table would mix the two meanings.
     """
-    before = {entry["label"]: entry["key"] for entry in earlier[axis]}
-    return [
-        entry["label"]
-        for entry in record[axis]
-        if before.get(entry["label"], entry["key"]) != entry["key"]
-    ]
+    keys = {entry["label"]: entry["key"] for entry in record[axis]}
+    labels = {
+        number: entry["label"]
+        for number, entry in enumerate(earlier[axis])
+        if keys.get(entry["label"], entry["key"]) != entry["key"]
+    }
+    if not labels:
+        return []
+    field = axis.removesuffix("s")
+    made = {getattr(cell, field) for cell in keys_of(earlier).cells() if cell.name in done}
+    return [label for number, label in labels.items() if number in made]
 
 
 def share_labels(record: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:

@@ -165,7 +165,7 @@ def _refuse_relabelled(record: Mapping[str, Any], folder: CellFolder) -> None:
 
     Files of a model and versions are no words of the spec: where they changed, a note says so.
     """
-    ours, changed = digest_of(record)[:32], set[str]()
+    ours, done, changed = digest_of(record)[:32], folder.done(), set[str]()
     for name in folder.records(SWEEPS):
         try:
             earlier = folder.sealed(f"{SWEEPS}/{name}")
@@ -174,13 +174,13 @@ def _refuse_relabelled(record: Mapping[str, Any], folder: CellFolder) -> None:
         if name == f"{ours}.json" or earlier.get("schema") != record["schema"]:
             continue
         for axis in ("prompts", "decodings", "edits"):
-            if labels := list_relabelled(record, earlier, axis):
+            if labels := list_relabelled(record, earlier, axis, done):
                 raise SpecError(
                     f"{axis}: {labels[0]!r} was something else in an earlier sweep of "
                     f"{folder.path}, and tables would mix the two: give it another name, or "
                     "choose another folder"
                 )
-        changed.update(list_relabelled(record, earlier, "models"))
+        changed.update(list_relabelled(record, earlier, "models", done))
         if earlier["common"] != record["common"] and share_labels(record, earlier):
             changed.add("the probes or the installed versions")
     if changed:
