@@ -69,8 +69,8 @@ class SweepStatus:
                 f"{len(self.sweeps)} sweeps share the folder; without its record, what only one of "
                 "them wants is not counted"
             )
-            for name, (done, cells) in self.sweeps.items():
-                lines.append(f"  {SWEEPS}/{name}: {done:,} of {cells:,}")
+            for name, (done, wanted) in self.sweeps.items():
+                lines.append(f"  {SWEEPS}/{name}: {done:,} of {wanted:,}")
         return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, overload
 import pandas as pd
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.trace.atomic_io import find_damage
+from anchorwatch.trace.atomic_io import UNREADABLE, find_damage
 from anchorwatch.trace.cells import INDEX, CellFolder, is_study, open_cells
 from anchorwatch.trace.study_runs import read_study_runs
 from anchorwatch.trace.trace import Trace, read
@@ -209,5 +209,5 @@ def _read_index(folder: CellFolder) -> pd.DataFrame:
         if tuple(table.columns) != COLUMNS:
             return _table([])
         return table.astype({name: "int64" if name in _NUMBERS else "str" for name in COLUMNS})
-    except (OSError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return _table([])
