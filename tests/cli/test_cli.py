@@ -130,7 +130,7 @@ def test_every_decoding_and_its_options_can_be_asked_for(name, model, options, f
     assert {key: decoding[key] for key in fields} == fields
 
 
-SPELLED = ("BlockDiffusion", "TokenEditing", "EntropyOrder")
+SPELLED = ("BlockDiffusion", "TokenEditing", "EntropyOrder", "DreamOn")
 """Decodings of single families, whose own fields are spelled: --decoding NAME:FIELD=VALUE."""
 
 

@@ -163,6 +163,7 @@ def test_block_causal_families(tmp_path, name, architecture, model_type, field, 
         ("Fast_dLLM_QwenForCausalLM", None, "qwen2", 32),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*names no block size")
 def test_block_causal_families_have_a_block_of_their_own(
     tmp_path, architecture, model_type, kind, block
 ):

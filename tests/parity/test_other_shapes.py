@@ -160,6 +160,13 @@ def test_a_field_that_no_class_settles_is_asked_for(tmp_path, kind, changes, lef
         differs_from_twin(tmp_path / "m", config, tensors, (left_out,))
 
 
+@pytest.mark.parametrize("kind", ["sdar", "sdar-moe"])
+def test_sdar_s_block_size_is_warned_of_where_it_is_assumed(tmp_path, kind):
+    config, tensors = draw(kind, 1)
+    with pytest.warns(aw.errors.AnchorwatchWarning, match=r"taken as 4, .* add block_size to it"):
+        assert differs_from_twin(tmp_path / "m", config, tensors, ("block_size",)) < 1e-4
+
+
 @pytest.mark.parametrize("kind", ["llada", "llada-moe"])
 @pytest.mark.parametrize("seed", SEEDS[:4])
 def test_logits_of_a_padded_row(pair, kind, seed):

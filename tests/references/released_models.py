@@ -231,6 +231,8 @@ def draw(kind, seed, **fields):
     }
     if own:
         config["head_dim"] = size
+    if kind in ("sdar", "sdar-moe"):
+        config["block_size"] = 4
     config |= _expert_fields(kind, pick, config["num_hidden_layers"])
     if kind == "llada":
         config = _as_llada(config)

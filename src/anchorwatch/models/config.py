@@ -224,11 +224,14 @@ def rope_parameters(stock: Any) -> Iterator[tuple[str, Fields]]:
     yield from (nested or ({"": parameters} if parameters else {})).items()
 
 
+_BLOCK_FIELDS = ("block_size", "block_length", "bd_size")
+
+
 def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
     """Positions in a block of a block-causal model: SDAR says block_size, Fast-dLLM bd_size."""
     if family.visibility != "block-causal":
         return None
-    for name in ("block_size", "block_length", "bd_size"):
+    for name in _BLOCK_FIELDS:
         value = config.get(name)
         if value is not None:
             return check_whole(name, value)
@@ -240,6 +243,16 @@ def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
             "add block_size (SDAR) or bd_size (Fast-dLLM), as the checkpoint was trained"
         )
     return family.block
+
+
+def assumed_block(source: str, family: Family, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """That a block size was assumed which the checkpoint may not have, in words."""
+    if not family.block_varies or any(config.get(name) is not None for name in _BLOCK_FIELDS):
+        return ()
+    return (
+        f"config.json of {source} names no block size: taken as {family.block}, which not all "
+        f"{family.name} checkpoints have; add block_size to it, or say the decoding's block=",
+    )
 
 
 def _count(stock: Any, name: str, missing: int | None = None) -> int:

@@ -79,6 +79,8 @@ class Family:
     """Whether the stock class is transformers' masked LM, not its causal LM."""
     block: int | None = None
     """Positions in a block where config.json does not say (block-causal families)."""
+    block_varies: bool = False
+    """Whether released checkpoints differ in it and their config.json may not say."""
     shift_field: str = ""
     """The field of config.json that says whether rows are shifted, where checkpoints differ."""
     reserved_positions: int = 0
@@ -421,10 +423,11 @@ FAMILIES: list[Family] = [
         network="qwen3",
         visibility="block-causal",
         block=4,
+        block_varies=True,  # -b32 is one of them
         mask_id=151669,
         unused=_OLD_BUFFERS,
         tokenizer="Qwen2Tokenizer",
-        checkpoints="JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat",
+        checkpoints="JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat, -b32",
     ),
     Family(
         name="sdar-moe",
@@ -434,6 +437,7 @@ FAMILIES: list[Family] = [
         network="qwen3_moe",
         visibility="block-causal",
         block=4,
+        block_varies=True,
         mask_id=151669,
         translate_config=translate_sdar_moe,
         unused=_OLD_BUFFERS,

@@ -37,6 +37,7 @@ from anchorwatch.models import tiny, trained_additions, wired
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.config import (
+    assumed_block,
     block_of,
     check_experts,
     check_layers,
@@ -217,7 +218,8 @@ def _load_checkpoint(
     prove_rotary(network)
     choose_expert_kernel(network)
     place.dispatch()
-    notes += assumed + overruled_fields(family, config) + left_out + slow
+    notes += assumed + assumed_block(checkpoint.source, family, config)
+    notes += overruled_fields(family, config) + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
