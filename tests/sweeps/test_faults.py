@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.models import zoo
 from anchorwatch.models.engines import local
 from anchorwatch.models.engines.choose import EngineOptions
-from anchorwatch.models.engines.jobs import MOST_DEATHS, Job, JobQueue, ModelRef
+from anchorwatch.models.engines.jobs import MOST_DEATHS, Job, JobQueue, ModelRef, Outcome
 from anchorwatch.models.engines.local import InProcess, LocalEngine
 from anchorwatch.models.engines.model_files import largest_model
-from anchorwatch.models.engines.worker import Worker
+from anchorwatch.models.engines.worker import Worker, versions
 from anchorwatch.models.load import load
 from anchorwatch.probes import reduce
 from anchorwatch.sweeps import run_cell
@@ -232,6 +233,40 @@ def test_a_cluster_decides_how_many_workers_there_are(monkeypatch):
     resources["GPU"] = 3.0
     assert options.make()._count_workers() == 3
     assert EngineOptions("ray", 5, address="auto").make()._count_workers() == 5
+
+
+class Waiting:
+    """A worker of a Ray that has room for one only: the first answers, the others never begin."""
+
+    count = 0
+
+    def __init__(self):
+        Waiting.count += 1
+        self._begins = Waiting.count == 1
+        self.greet = SimpleNamespace(remote=lambda: self._call(("name", 1, versions())))
+        self.perform = SimpleNamespace(remote=lambda job: self._call(Outcome(job, "done")))
+
+    def _call(self, value):
+        return SimpleNamespace(value=value, ready=self._begins)
+
+
+def test_workers_that_never_begin_are_not_waited_for_at_the_end(monkeypatch):
+    from anchorwatch.models.engines import on_ray
+
+    looks = []
+
+    def wait(calls, timeout):
+        looks.append(1)
+        assert len(looks) < 20, "it waits for workers that have nothing to do"
+        return [call for call in calls if call.ready], []
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, wait=wait, get=lambda call: call.value, kill=lambda actor: None
+    )
+    monkeypatch.setattr(on_ray, "ray", ray)
+    monkeypatch.setattr(on_ray.RayEngine, "_start", lambda self: Waiting())
+    jobs = [Job(name, ModelRef("tiny/llada"), "anchorwatch.x:y", None) for name in "abc"]
+    assert [outcome.job.name for outcome in on_ray.RayEngine(2).run(jobs)] == ["a", "b", "c"]
 
 
 def test_a_job_that_kills_its_workers_is_given_up():
