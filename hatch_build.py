@@ -1,4 +1,5 @@
-"""Builds the explorer's page into the package, so that installing a wheel or sdist needs no Node.
+"""Builds the explorer's page into the package, so that installing a wheel or sdist needs no Node,
+and makes the text that a package index shows.
 
 From a clone it installs what web/package-lock.json names and builds, unless the page is there and
 no source is newer. An sdist brings the built page, and nothing is run.
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NODE = (20, 19)
 SKIP = "ANCHORWATCH_WITHOUT_PAGE"
@@ -28,6 +30,24 @@ class PageHook(BuildHookInterface):
         # Not `npm ci`: it refuses a lock without the bindings of platforms that are not this one.
         for command in (["npm", "install", "--no-save"], ["npm", "run", "build"]):
             subprocess.run(command, cwd=root / "web", check=True)
+
+
+class ReadmeHook(MetadataHookInterface):
+    """The long description: README.md as it reads where the clone is not at hand."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": unlink(text)}
+
+
+def unlink(text: str) -> str:
+    """Markdown without pictures and links of the clone: a package index has none of them.
+
+    >>> unlink("See [models](docs/models.md) and [Node](https://nodejs.org).")
+    'See models and [Node](https://nodejs.org).'
+    """
+    text = re.sub(r"!\[[^\]]*\]\((?!https?:)[^)]*\)\n*", "", text)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
 
 
 def stale(root: Path) -> bool:

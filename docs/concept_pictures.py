@@ -26,16 +26,16 @@ def main() -> None:
     )
     rule = aw.rules.rulli(eps=3)
     aw.figures.sink_map(writes, layer=6, rule=rule).save(FOLDER / "sink-stays.png")
-    aw.figures.sink_map(fills, layer=restless_layer(fills), rule=rule).save(
-        FOLDER / "sink-moves.png"
-    )
+    layer, head = find_restless_head(fills)
+    aw.figures.sink_map(fills, layer=layer, head=head, rule=rule).save(FOLDER / "sink-moves.png")
 
 
-def restless_layer(trace: Trace) -> int:
-    """The layer whose top key changes most, each change counted by what the new key receives."""
-    shares = trace["received"].sel(group="all").mean("head")  # step, layer, key
+def find_restless_head(trace: Trace) -> tuple[int, int]:
+    """(layer, head) whose top key changes most; a change counts by what the new key receives."""
+    shares = trace["received"].sel(group="all")  # step, layer, head, key
     top, share = shares.argmax("key").values, shares.max("key").values
-    return int(((top[1:] != top[:-1]) * share[1:]).sum(axis=0).argmax())
+    moved = ((top[1:] != top[:-1]) * share[1:]).sum(axis=0)
+    return divmod(int(moved.argmax()), moved.shape[1])
 
 
 def draw_null(traces: dict[str, Trace]) -> plt.Figure:

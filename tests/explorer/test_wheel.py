@@ -16,6 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = {"anchorwatch/explorer/built/app.js", "anchorwatch/explorer/built/app.css"}
 
+LARGEST_FILE = 100 * 2**20
+"""Bytes of a file that a package index takes unasked."""
+
 
 def build(root, kind, out, **env):
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
@@ -34,6 +37,7 @@ def names(wheel):
 def test_the_wheel_has_the_page_and_nothing_of_its_making(tmp_path):
     wheel = build(ROOT, "wheel", tmp_path / "wheel", ANCHORWATCH_WITHOUT_PAGE="1")
     held = names(wheel)
+    assert wheel.stat().st_size < LARGEST_FILE
     assert held.keys() >= PAGE
     for name in held:
         assert not re.search(r"\.(ts|svelte|map)$|node_modules|^web/", name), name
@@ -53,7 +57,10 @@ def check_metadata(metadata):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert metadata.get_payload().startswith("# anchorwatch")
+    text = metadata.get_payload()
+    assert text.startswith("# anchorwatch") and "pip install" in text
+    for target in re.findall(r"\]\(([^)]*)\)", text):  # an index has no docs/ of ours
+        assert target.startswith("https://"), target
     assert {"run", "train", "eval", "sweep", "explore", "all"} <= set(
         metadata.get_all("Provides-Extra")
     )
@@ -63,6 +70,7 @@ def check_metadata(metadata):
 
 def test_an_sdist_becomes_a_wheel_without_node(tmp_path):
     sdist = build(ROOT, "sdist", tmp_path / "sdist", ANCHORWATCH_WITHOUT_PAGE="1")
+    assert sdist.stat().st_size < LARGEST_FILE
     with tarfile.open(sdist) as held:
         listed = held.getnames()
         assert not any("node_modules" in name for name in listed)
