@@ -93,7 +93,9 @@ def _show_output(output: dict[str, Any]) -> str:
     if "text/html" in data:
         return f'<div style="overflow-x: auto">{"".join(data["text/html"])}</div>'
     text = "".join(data.get("text/plain", output.get("text", ())))
-    return f'<pre style="overflow-x: auto">{escape(text)}</pre>'
+    return (
+        f'<pre style="overflow-x: auto; padding: 0 0.8rem; font-size: 0.7rem">{escape(text)}</pre>'
+    )
 
 
 def write_notebook(path: Path, notebook: dict[str, Any]) -> None:

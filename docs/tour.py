@@ -8,11 +8,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
 import anchorwatch as aw
+from anchorwatch.explorer.findings import find_all
 from anchorwatch.explorer.head_tables import read_tables
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Options, Run
@@ -28,23 +30,33 @@ TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
 LENGTH = 16
 PROMPTS = 6
 WITH = aw.worlds.Distractors(random=1, hard=1)
-STEP, LAYER, HEAD = 6, 6, 1
-TOKEN, GIVEN = 86, 1
-"""One that attracts attention when it is fresh, and one of the prompt."""
+GIVEN = 1
+"""A token of the prompt, at which two runs are compared."""
 COLUMNS = 48
 """Columns of the binned run: of few tokens, it looks as one of thousands does with 1,024."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where the pictures are taken: where something happens in the first run."""
+
+    step: int
+    layer: int
+    head: int
+    token: int
 
 
 def main() -> None:
     asked = _asked()
     asked.out.mkdir(exist_ok=True, parents=True)
     with tempfile.TemporaryDirectory() as held, sync_playwright() as playwright:
-        server = Server(_runs(asked.models, Path(held)))
+        spot, runs = _runs(asked.models, Path(held))
+        server = Server(runs)
         threading.Thread(target=server.serve, daemon=True).start()
         place = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=place, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 860})
-        _pictures(page, server.url, asked.out)
+        _pictures(page, server.url, spot, asked.out)
         browser.close()
         server.close()
 
@@ -62,34 +74,42 @@ def _there() -> Sequence[str]:
     return LAB if all((models / name.removeprefix("lab/")).is_dir() for name in LAB) else TINY
 
 
-def _runs(names: Sequence[str], place: Path) -> list[Run]:
+def _runs(names: Sequence[str], place: Path) -> tuple[Spot, list[Run]]:
     """Diffusion with a metric table, the same prompt autoregressive, with a sink, and binned."""
     items = list(aw.worlds.items("held-out", n=PROMPTS, distractors=WITH))
     mdm, arm, sink = (aw.load(name) for name in names)
     low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH, forbid_end=True)
-    one = _run(mdm, items[0], low)
+    spot = _find_spot(_run(mdm, items[0], low))
+    one = _run(mdm, items[0], low, spot)
     two = _run(arm, items[0], aw.decoding.LeftToRight(length=LENGTH, stop=False))
-    three = _run(sink, items[0], low, () if sink.parts else (aw.edits.sink_token(),))
+    three = _run(sink, items[0], low, edits=() if sink.parts else (aw.edits.sink_token(),))
     rest = [_run(mdm, item, low) for item in items[1:]]
     table = aw.metrics.absorption([one, *rest], by=["layer", "head"])
     tables = tuple(read_tables([table_files.save(table, place / "absorption.csv")]))
     first = Run(from_memory(one), Options(tables=tables))
-    return [
-        first,
-        Run(from_memory(two)),
-        Run(from_memory(three)),
-        Run(from_memory(one), Options(columns=COLUMNS)),
-    ]
+    others = [Run(from_memory(two)), Run(from_memory(three))]
+    return spot, [first, *others, Run(from_memory(one), Options(columns=COLUMNS))]
+
+
+def _find_spot(trace: aw.Trace) -> Spot:
+    place = find_all(trace, aw.rules.rulli())["place"]
+    if place is None:  # an untrained model: anywhere
+        return Spot(LENGTH // 2, 0, 0, GIVEN)
+    return Spot(place["step"], place["layer"] or 0, place["head"] or 0, place["token"])
 
 
 def _run(
     model: aw.Model,
     item: aw.worlds.Item,
     how: aw.decoding.Decoding,
+    spot: Spot | None = None,
     edits: Sequence[aw.edits.Edit] = (),
 ) -> aw.Trace:
-    exact = aw.probes.pattern(layers=(LAYER,), heads=(0, HEAD), steps=(STEP,))
-    probes = [*aw.probes.DEFAULT, aw.probes.region_flow(), exact]
+    probes = [*aw.probes.DEFAULT, aw.probes.region_flow()]
+    if spot is not None:
+        probes.append(
+            aw.probes.pattern(layers=(spot.layer,), heads=(spot.head,), steps=(spot.step,))
+        )
     return aw.run(model, item.prompt(), how, regions=item.regions(), probes=probes, edits=edits)
 
 
@@ -107,20 +127,25 @@ def _panel(page: Page, name: str, file: Path) -> None:
     page.locator(f"[data-panel={name}]").screenshot(path=file)
 
 
-def _pictures(page: Page, url: str, out: Path) -> None:
-    here = f"with=none&step={STEP}&layer={LAYER}&token={TOKEN}"
+def _pictures(page: Page, url: str, spot: Spot, out: Path) -> None:
+    here = f"with=none&step={spot.step}&layer={spot.layer}&token={spot.token}"
+    _settled(page, f"{url}#v=1&with=none")
+    page.get_by_role("button", name="Not now").click()
+    page.locator("[data-first] summary").click()
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=out / "first.png", full_page=False)
     _settled(page, f"{url}#v=1&{here}")
     page.screenshot(path=out / "one.png", full_page=True)
-    _settled(page, f"{url}#v=1&{here}&head={HEAD}")
+    _settled(page, f"{url}#v=1&{here}&head={spot.head}")
     for panel in PANELS:
         _panel(page, panel, out / f"{panel}.png")
-    _settled(page, f"{url}#v=1&{here}&head={HEAD}&measure=top1+%28absorption%29")
+    _settled(page, f"{url}#v=1&{here}&head={spot.head}&measure=top1+%28absorption%29")
     page.locator("[data-panel=heads] button", has_text="Table").click()
     _panel(page, "heads", out / "table.png")
     _settled(page, f"{url}#v=1&run=3&{here}")
     _panel(page, "map", out / "bin.png")
     for beside, name in ((1, "arm"), (2, "sink")):
-        _settled(page, f"{url}#v=1&with={beside}&step={STEP}&layer={LAYER}&token={GIVEN}")
+        _settled(page, f"{url}#v=1&with={beside}&step={spot.step}&layer={spot.layer}&token={GIVEN}")
         page.screenshot(path=out / f"two-{name}.png", full_page=False)
         for panel in APART:
             _panel(page, panel, out / f"{panel}-{name}.png")

@@ -7,10 +7,12 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.cli import view as cli_view
-from anchorwatch.explorer.open import open_for_viewing
+from anchorwatch.explorer.live import Candidates, Forks, Live
+from anchorwatch.explorer.open import OpenedTrace, from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.explorer.server import Server
 from anchorwatch.trace.trace import MASKED
+from synthetic_traces import HOSTILE, hostile_trace
 from waiting import GUARD, listens, wait_until
 
 AT = "#v=1&with=none&step=2&layer=1"
@@ -150,3 +152,45 @@ def test_the_live_panel_is_accessible_on_a_phone(look, live, dark):
     held.settle()
     assert held.axe() == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_hostile_candidates_and_names_of_forks_are_text(look):
+    """What a tokenizer spells is foreign: in the table, on the buttons and in the name of a fork."""
+    trace, ids = hostile_trace(), np.arange(1, len(HOSTILE) + 1, dtype=np.int32)
+    masked = np.flatnonzero(trace.role[2] == MASKED).astype(np.int32)
+    likely = Candidates(
+        masked,
+        np.stack([np.roll(ids, -row) for row in range(len(masked))]),
+        np.full((len(masked), len(ids)), 0.05, dtype=np.float32),
+        dict(enumerate(HOSTILE, start=1)),
+    )
+    runs = []
+    live = Live(lambda step: likely, lambda step, edit, on_step: trace, find_token=None)
+
+    def add_run(index, fork, name):
+        runs.append(Run(OpenedTrace(name, fork), live=live))
+        return len(runs) - 1
+
+    runs.append(Run(from_memory(trace), live=live))
+    server = Server(runs, forks=Forks(add_run, {}))
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: listens(server.port), "the start of the server")
+        held = look(server.url)
+        page = open_live(held, f"{server.url}#v=1&with=none&step=2&layer=1&token={masked[0]}")
+        writes = page.locator(".choices button[type=button]")
+        assert writes.count() == len(HOSTILE)
+        assert "Write “<img␣src=x␣onerro…”" in page.locator(".choices").inner_text()
+        writes.nth(1).click()
+        page.wait_for_selector("[data-panel=mapB] canvas[data-drawn]")
+        held.settle()
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("main img, main svg[onload]").count() == 0
+        options = page.locator(".runs select").nth(1).locator("option").all_inner_texts()
+        assert any("fork at step 2, “<img src=x" in option for option in options)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert held.axe() == []
+    finally:
+        server.close()
+        thread.join(timeout=GUARD)

@@ -171,6 +171,17 @@ def test_a_head_counts_by_its_share_of_the_layer():
     assert [(one["place"]["layer"], one["place"]["head"]) for one in moves] == [(0, None), (1, 5)]
 
 
+def test_the_first_sentence_is_about_a_strong_sink_where_little_moves():
+    maps = uniform(6, 2, 8, 40)
+    maps[:, 0] = column(40, 0, 0.9)
+    for step, key in enumerate(PATH):
+        maps[step, 1, 5] = column(40, key, 0.5)  # a sixteenth of the layer
+    found = find_all(planted(maps, prompt=4), rulli())
+    assert text_of(found["words"]).startswith("In layer 0 ")
+    assert "is the top key at 6 of 6 steps" in text_of(found["words"])
+    assert len(by_kind(found)["move"]) == 1
+
+
 def test_a_page_that_is_sent_says_nothing_of_heads_that_it_cannot_show(tmp_path):
     run = Run(from_memory(one_moving_head()))
     _, meta = encode.unpack(run.sent_packet("findings"))

@@ -44,6 +44,8 @@ MOST = 5
 """Findings of each kind that a page lists."""
 RETRIEVES = 0.1
 """What a head must give, on average, to the word that is written: the threshold of Wu et al."""
+SMALL_MOVE = 0.1
+"""Where so little moves of what the strongest sink takes, the first sentence is about that sink."""
 FROM_FEW = 2.0
 """What a key receives from a group of queries, added up: of few queries that look at different keys
 each may give one key more than the rule asks for, which is no sink."""
@@ -81,7 +83,9 @@ def find_all(trace: Trace, rule: Rule, group: str = "all", *, heads: bool = True
         _strongest("split", splits, _no_splits(trace)),
         _strongest("retrieval", retrieval, no_retrieval),
     ]
-    for ranked in (moves, sinks, splits, retrieval):
+    strongest = max((one.strength for one in sinks), default=0.0)
+    large = [one for one in moves if one.strength > SMALL_MOVE * strongest]
+    for ranked in (large, sinks, splits, retrieval):
         if ranked:
             first = max(ranked, key=lambda one: one.strength)
             return {"words": first.sentence, "place": first.finding["place"], "lists": lists}
