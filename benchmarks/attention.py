@@ -3,8 +3,10 @@
 Arms: plain generation; ours with the default probes, and with `received` alone; transformers' eager
 attention with `output_attentions=True`, reduced to the same numbers; and the published way, hidden
 states first and then a recomputed T x T map for each layer. Then parts: one pass without and with a
-sink token, ours and the published dense mask. Peak memory is what the process took
-above its resting size, read while the arm runs; timings are the best of several interleaved turns.
+sink token, ours and the published dense mask. Times are CPU seconds of the process, the least of
+several interleaved turns; peak memory is what it took above its resting size, read in a turn of its
+own. `--page` measures what docs/benchmarks.md shows of the probes, on one thread, and keeps it in
+docs/benchmarks.json.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import gc
 import json
 import os
 import platform
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -29,7 +32,9 @@ from anchorwatch.probes.reduce import StatRequest, reduce_attention
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 RECEIVED = (aw.probes.received(),)
+EVERY_4TH = aw.probes.measure_every(4)
 ARMS = ("plain", "received", "default", "eager", "recomputed")
+PAGE_JSON = Path(__file__).parents[1] / "docs" / "benchmarks.json"
 
 
 def llada_layers(layers, positions):
@@ -127,26 +132,28 @@ def arm_of(name, model, length):
 
 
 def measured(arms, turns):
-    """Best seconds and greatest memory of each arm, the arms taking turns."""
+    """Least CPU seconds and peak memory of each arm, the arms taking turns."""
     rows = {name: {"seconds": float("inf"), "bytes": 0} for name in arms}
     for turn in range(turns + 1):
         for name, work in arms.items():
-            with Peak() as peak:
-                start = time.perf_counter()
+            if not turn:  # the first turn warms up, then memory is measured
                 work()
-                seconds = time.perf_counter() - start
-            if turn:  # the first turn warms up
-                rows[name]["seconds"] = min(rows[name]["seconds"], seconds)
-                rows[name]["bytes"] = max(rows[name]["bytes"], peak.bytes)
+                with Peak() as peak:
+                    work()
+                rows[name]["bytes"] = peak.bytes
+                continue
+            start = time.process_time()
+            work()
+            rows[name]["seconds"] = min(rows[name]["seconds"], time.process_time() - start)
     return rows
 
 
-def layer_table(lengths, layers, turns):
+def layer_table(lengths, layers, turns, names=ARMS):
     model = llada_layers(layers, max(lengths))
     _ = model.digest
     found = {}
     for length in lengths:
-        rows = measured({name: arm_of(name, model, length) for name in ARMS}, turns)
+        rows = measured({name: arm_of(name, model, length) for name in names}, turns)
         plain = rows["plain"]
         for row in rows.values():
             row["ratio"] = row["seconds"] / plain["seconds"]
@@ -250,6 +257,7 @@ def attention_table(turns, heads=8, size=64, length=4096):
 
 
 def tiny_table(turns, folder):
+    """Whole runs of the networks that ship with random weights, as multiples of unwatched ones."""
     found = {}
     prompt, decoding = list(range(300, 364)), aw.decoding.LowConfidence(32)
     print("\nEmbedded models, a whole run of 32 steps, T = 96")
@@ -258,15 +266,32 @@ def tiny_table(turns, folder):
         arms = {
             "plain": lambda m=model: aw.run(m, prompt, decoding, probes=()),
             "default": lambda m=model: aw.run(m, prompt, decoding),
+            "every 4th step": lambda m=model: aw.run(m, prompt, decoding, probes=EVERY_4TH),
         }
         rows = measured(arms, turns)
         path = folder / f"{name.replace('/', '-')}-{os.getpid()}.trace"
         aw.run(model, prompt, decoding).write(path)
         written = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-        ratio = rows["default"]["seconds"] / rows["plain"]["seconds"]
-        found[name] = rows | {"ratio": ratio, "written": written}
-        print(f"  {name:<11} {ratio:5.2f}x plain, {written / 1e3:.0f} kB written")
+        for row in rows.values():
+            row["ratio"] = row["seconds"] / rows["plain"]["seconds"]
+        found[name] = rows | {"written": written}
+        ratio, some = (rows[arm]["ratio"] for arm in ("default", "every 4th step"))
+        print(
+            f"  {name:<11} {ratio:5.2f}x plain, {some:5.2f}x every 4th step, "
+            f"{written / 1e3:.0f} kB written"
+        )
     return found
+
+
+def keep_for_page(lengths, layers, turns):
+    """Measure what the probes cost, on one thread, and keep it in docs/benchmarks.json."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = tiny_table(max(turns, 5), Path(folder))
+    layer = layer_table(lengths, layers, turns, ("plain", "received", "default"))
+    kept = json.loads(PAGE_JSON.read_text()) if PAGE_JSON.exists() else {}
+    kept["probes"] = {"tiny": tiny, "layer": layer}
+    PAGE_JSON.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main():
@@ -276,7 +301,11 @@ def main():
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/attention.json"))
+    parser.add_argument("--page", action="store_true", help="only what docs/benchmarks.md shows")
     given = parser.parse_args()
+    if given.page:
+        keep_for_page(given.lengths, given.layers, given.turns)
+        return
     facts = {
         "machine": platform.machine(),
         "cores": os.cpu_count(),
@@ -285,8 +314,6 @@ def main():
         "load": os.getloadavg(),
     }
     print(" ".join(f"{name}={value}" for name, value in facts.items()))
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         result = {
             "facts": facts,
