@@ -7,7 +7,8 @@ it has one. Arms take turns; time is CPU time of the process, and a ratio is the
 of two arms' times in one turn. Memory is the process's own peak in a turn of its own, with the heap
 given back before it. The truth is the same network in float64.
 
-Sections: received, growth, likelihood. What is measured is kept in the JSON file at once, and not
+Sections: received, attention (one layer's attention without the linear layers), growth, likelihood.
+What is measured is kept in the JSON file at once, and not
 measured again without --again. With --turns 0 memory and errors are measured and no times, which a
 busy machine would spoil; times are added by a later run. docs/benchmarks.py makes tables and plots.
 """
@@ -31,7 +32,7 @@ from attention import turned
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import anchorwatch as aw
-from anchorwatch.models.attention import NAME, observe, register
+from anchorwatch.models.attention import NAME, attend, observe, register
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import Specials
@@ -329,6 +330,35 @@ def attention_share(shape, length, layers, eager_seconds):
     return min(min(times) / eager_seconds, 1.0)
 
 
+@torch.no_grad()
+def attention_alone(shape, turns, length=1024):
+    """One layer's attention, watched by us or reduced from eager attention's map; quartiles."""
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    network = build(**SHAPES[shape], layers=1, positions=8)
+    module, size = network.model.layers[0].self_attn, network.config.head_dim
+    heads = (network.config.num_attention_heads, *[network.config.num_key_value_heads] * 2)
+    # As projections leave them: the heads of a position lie side by side.
+    parts = [torch.randn(1, length, count, size).transpose(1, 2) for count in heads]
+
+    def ours(canvas):
+        with observe(Received(canvas)):
+            attend(module, *parts, None, scaling=size**-0.5)
+
+    arms = {
+        "plain": lambda _: attend(module, *parts, None, scaling=size**-0.5),
+        "anchorwatch": ours,
+        "HF eager": lambda _: eager_attention_forward(module, *parts, None, size**-0.5)[1].sum(2),
+    }
+    seconds = take_turns(arms, canvas_of(length), 4 * turns)
+    pairs = zip(seconds["HF eager"], seconds["anchorwatch"], strict=True)
+    ratios = statistics.quantiles([theirs / mine for theirs, mine in pairs], n=4)
+    print(f"attention alone, {shape}, T = {length}: HF eager {ratios} times ours", flush=True)
+    rows = {name: {"seconds": statistics.median(each)} for name, each in seconds.items()}
+    rows["HF eager"]["times_ours"] = ratios
+    return {"rows": rows}
+
+
 GROWTH = {
     "T": (256, 512, 1024, 2048),
     "layers": (2, 4, 8, 16),
@@ -489,7 +519,7 @@ def facts():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("received", "growth", "likelihood"))
+    parser.add_argument("--only", choices=("received", "attention", "growth", "likelihood"))
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--again", action="store_true", help="measure what is in the file, too")
@@ -506,6 +536,7 @@ def main():
     work |= {("growth", axis): (grow, axis, min(given.turns, 2)) for axis in GROWTH}
     work |= {("growth", "steps"): (grow_steps, min(given.turns, 1))}
     if given.turns:
+        work |= {("attention", shape): (attention_alone, shape, given.turns) for shape in SHAPES}
         work |= {("likelihood", "lab/tales-arm"): (likelihoods, given.turns)}
     for (section, name), (measure, *args) in work.items():
         before = kept.get(section, {}).get(name)

@@ -22,6 +22,8 @@ LOOKS = {
     "HF eager": ("s", PALETTE[1]),
     "TransformerLens": ("^", PALETTE[2]),
 }
+BEFORE = {"1024": "1.10", "2048": "1.14"}
+"""The default set before tiles were batched over heads and exponentials of base 2, by length."""
 AXES = {"T": "positions T", "layers": "layers", "batch": "batch", "steps": "steps of a run"}
 
 
@@ -46,6 +48,16 @@ def times_table(received: dict[str, Any]) -> str:
         rows.append([name, f"{cell['attention_share']:.2f}", seconds, plain, *ratios])
     head = ["shape", "attention in eager", "anchorwatch, s", "times plain", *ARMS[1:]]
     return table(head, rows)
+
+
+def attention_table(attention: dict[str, Any]) -> str:
+    """One layer's attention without linear layers: milliseconds, and quartiles of the ratio."""
+    rows = []
+    for shape, cell in attention.items():
+        spent = [f"{1e3 * row['seconds']:.1f}" for row in cell["rows"].values()]
+        low, middle, high = cell["rows"]["HF eager"]["times_ours"]
+        rows.append([shape, *spent, f"{middle:.2f} [{low:.2f}, {high:.2f}]"])
+    return table(["shape", "plain, ms", "anchorwatch, ms", "HF eager, ms", "HF eager"], rows)
 
 
 def memory_table(received: dict[str, Any]) -> str:
@@ -86,8 +98,23 @@ def likelihood_table(likelihood: dict[str, Any]) -> str:
     return table(["model", "tool", "seconds", "times ours", "largest gap, nats"], rows)
 
 
-def start_table(start: dict[str, float]) -> str:
-    return table(["", "CPU seconds"], [[name, f"{spent:.2f}"] for name, spent in start.items()])
+def start_table(start: dict[str, Any]) -> str:
+    spent = sum(row["seconds"] for row in start.values())
+    modules = sum(row["modules"] for row in start.values())
+    rows = [[name, f"{row['seconds']:.2f}", str(row["modules"])] for name, row in start.items()]
+    return table(["", "CPU seconds", "modules"], [*rows, ["all", f"{spent:.2f}", str(modules)]])
+
+
+def probes_table(probes: dict[str, Any]) -> str:
+    """What the default probes cost, as a multiple of the unwatched run."""
+    rows = []
+    for length, arms in probes["layer"].items():
+        ratios = [f"{arms[name]['ratio']:.3f}" for name in ("received", "default")]
+        rows.append([f"LLaDA-8B's layer shape, T = {length}", *ratios, "", BEFORE.get(length, "")])
+    for name, arms in probes["tiny"].items():
+        ratios = [f"{arms[arm]['ratio']:.2f}" for arm in ("default", "every 4th step")]
+        rows.append([f"{name}, 32 steps, T = 96", "", *ratios, "2.8 to 3.1"])
+    return table(["", "received", "default set", "default, every 4th step", "default before"], rows)
 
 
 def decoding_table(decoding: dict[str, Any]) -> str:
@@ -102,10 +129,12 @@ def decoding_table(decoding: dict[str, Any]) -> str:
 
 TABLES = {
     "received": times_table,
+    "attention": attention_table,
     "memory": memory_table,
     "growth": growth_table,
     "likelihood": likelihood_table,
     "start": start_table,
+    "probes": probes_table,
     "decoding": decoding_table,
 }
 
