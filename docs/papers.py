@@ -1,11 +1,14 @@
 """Fills the pages of the three papers: every claim, and what a study found of it.
 
-    python docs/papers.py                  # the claims alone, from the catalogue
-    python docs/papers.py runs/papers      # with the verdicts in runs/papers/claims.json
+    python docs/papers.py                           # the claims alone, from the catalogue
+    python docs/papers.py runs/papers               # with the verdicts in runs/papers/claims.json
+    python docs/papers.py runs/smol --part smol     # those of other models, in a part of their own
 
 `make papers` runs the study and then the second. What stands between two comments of a page is made
-here, the rest is written by hand. Nothing that changes from run to run (dates, seconds) is written,
-so that a second call leaves a page as it is.
+here, the rest is written by hand; a call writes its own part and leaves the others as they are. A
+part of other models may be of some claims only, and says which were not run; the log of changes is
+in the first part. Nothing that changes from run to run (dates, seconds) is written, so that a
+second call leaves a page as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from anchorwatch.studies.verdict import NOT_ABOUT, NOT_TESTABLE, VERDICTS
 DOCS = Path(__file__).resolve().parent
 PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}
 """By study."""
-BEGIN, END = "<!-- found -->", "<!-- /found -->"
+FIRST = ""
+"""The part of the models that are taken where none is named."""
+PARTS = (FIRST, "smol")
 
 Row = Mapping[str, Any]
 
@@ -34,24 +39,39 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", nargs="?", type=Path, help="a study's folder; else no verdicts")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the pages are")
+    parser.add_argument("--part", choices=PARTS[1:], default=FIRST, help="of other models")
     asked = parser.parse_args(words)
     try:
-        fill(asked.docs, asked.study)
+        fill(asked.docs, asked.study, part=asked.part)
     except SpecError as error:
         raise SystemExit(str(error)) from None
 
 
-def fill(docs: Path, study: Path | None = None) -> None:
-    """Write the pages of all papers that a study ran whole; of all where there is none."""
+def fill(docs: Path, study: Path | None = None, *, part: str = FIRST) -> None:
+    """Write the pages of all papers that a study ran whole; of all where there is none.
+
+    A part of other models is of whatever claims were run.
+    """
     if study is None:
+        if part != FIRST:
+            raise SpecError(f"--part {part} takes a study: python docs/papers.py FOLDER")
         blocks = {name: _announced(claims([name])) for name in PAGES}
     else:
         held = read(study)
-        blocks = {name: _found(held, rows) for name, rows in _whole(held, study).items()}
+        if part == FIRST:
+            blocks = {name: _found(held, rows) for name, rows in _whole(held, study).items()}
+        else:
+            blocks = {name: _beside(held, rows) for name, rows in _by_study(held).items()}
     pages = {docs / PAGES[name]: block for name, block in blocks.items()}
-    made = {page: between(page, block) for page, block in pages.items()}  # all, or none
+    made = {page: between(page, block, part=part) for page, block in pages.items()}  # all, or none
     for page, text in made.items():
         page.write_text(text, encoding="utf-8")
+
+
+def marks(part: str) -> tuple[str, str]:
+    """The comments that a part stands between."""
+    name = f"found {part}".rstrip()
+    return f"<!-- {name} -->", f"<!-- /{name} -->"
 
 
 def read(study: Path) -> dict[str, Any]:
@@ -62,32 +82,39 @@ def read(study: Path) -> dict[str, Any]:
         raise SpecError(f"{error}: `anchorwatch study -o {study}` writes it") from None
 
 
-def between(page: Path, block: str) -> str:
-    """The page with this block between its two comments."""
-    wants = f"put {BEGIN} and, below it, {END} where the table is to stand, once each"
+def between(page: Path, block: str, *, part: str = FIRST) -> str:
+    """The page with this block between the two comments of its part."""
+    begin, end = marks(part)
+    wants = f"put {begin} and, below it, {end} where the table is to stand, once each"
     if not page.is_file():
         raise SpecError(f"there is no page {page}: write it, and {wants}")
     text = page.read_text(encoding="utf-8")
-    before, begun, rest = text.partition(f"{BEGIN}\n")
-    _, ended, after = rest.partition(END)
-    if not begun or not ended or text.count(BEGIN) != 1 or text.count(END) != 1:
+    before, begun, rest = text.partition(f"{begin}\n")
+    _, ended, after = rest.partition(end)
+    if not begun or not ended or text.count(begin) != 1 or text.count(end) != 1:
         raise SpecError(f"{page} has no place for what was found: {wants}")
-    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+    return f"{before}{begin}\n{block}\n{end}{after}"
+
+
+def _by_study(held: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Rows of a record by the study that they are of."""
+    studies: dict[str, list[Row]] = {}
+    for row in held["claims"]:
+        studies.setdefault(row["study"], []).append(row)
+    return studies
 
 
 def _whole(held: Mapping[str, Any], study: Path) -> dict[str, list[Row]]:
     """Rows by study; a part of one is refused, as Holm's levels are those of all its claims."""
-    found: dict[str, list[Row]] = {}
-    for row in held["claims"]:
-        found.setdefault(row["study"], []).append(row)
-    for name, rows in found.items():
+    studies = _by_study(held)
+    for name, rows in studies.items():
         every = [one.id for one in claims([name])]
         if [row["id"] for row in rows] != every:
             raise SpecError(
                 f"{study} has {len(rows)} of the {len(every)} claims of {name}: "
                 f"run them together, `anchorwatch study {name} -o {study}`"
             )
-    return found
+    return studies
 
 
 def _announced(every: Sequence[Claim]) -> str:
@@ -112,6 +139,20 @@ def _announced(every: Sequence[Claim]) -> str:
 
 def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims after a study."""
+    every = claims([str(rows[0]["study"])]) if rows else ()
+    return "\n".join([*_verdict_lines(held, rows), *_contradictions(rows), *_changes(every)])
+
+
+def _beside(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The claims that were run on other models, and which were not."""
+    ran = {row["id"] for row in rows}
+    left = [_short(one.id) for one in claims([str(rows[0]["study"])]) if one.id not in ran]
+    lines = _verdict_lines(held, rows)
+    return "\n".join([*lines, *(["", f"Not run on these models: {', '.join(left)}."] * bool(left))])
+
+
+def _verdict_lines(held: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """What was tested, the table of verdicts, what is measured, and what was not testable."""
     lines = [_about(held, rows), ""]
     heads = ("claim", "in words", "whose", "verdict", "effect [interval]; needed", "n unit")
     lines += _table((*heads, "reported"), [_line(row) for row in rows])
@@ -130,8 +171,7 @@ def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
         for row in rows
         if row["verdict"] in why
     ]
-    every = claims([str(rows[0]["study"])]) if rows else ()
-    return "\n".join([*lines, *_not_run(not_run), *_contradictions(rows), *_changes(every)])
+    return [*lines, *_not_run(not_run)]
 
 
 def _about(held: Mapping[str, Any], rows: Sequence[Row]) -> str:

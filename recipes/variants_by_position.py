@@ -146,13 +146,21 @@ def measure_attention(model: Model, held_out: Corpus) -> dict[str, float]:
 
 
 def write_table(runs: Path, path: Path) -> None:
-    """All rows that were measured, in the order of kinds of rows, arms and seeds."""
-    found = [read_record(file) for file in sorted(runs.glob(f"*/{ROW}"))]
-    if not found:
+    """All rows that were measured, in the order of kinds of rows, arms and seeds.
+
+    Rows of the table that have no run in the folder are kept as they are.
+    """
+    measured = [read_record(file) for file in sorted(runs.glob(f"*/{ROW}"))]
+    if not measured:
         raise SystemExit(f"{runs} has no row: train first, without --only table")
+    table = pd.DataFrame(measured)
+    if path.is_file():
+        keys = ["rows", "arm", "seed"]
+        table = pd.concat([table, pd.read_csv(path)]).drop_duplicates(keys, ignore_index=True)
     arms, kinds = list(variants.VARIANTS), list(ROWS)
-    found.sort(key=lambda r: (kinds.index(r["rows"]), arms.index(r["arm"]), r["seed"]))
-    pd.DataFrame(found).to_csv(path, index=False, float_format=recipe.DIGITS)
+    ranks = {"rows": kinds.index, "arm": arms.index, "seed": int}
+    table = table.sort_values(list(ranks), key=lambda column: column.map(ranks[column.name]))
+    table.to_csv(path, index=False, float_format=recipe.DIGITS)
 
 
 def _parse_options(words: list[str] | None) -> argparse.Namespace:

@@ -214,6 +214,30 @@ def test_a_folder_that_is_no_whole_study_is_refused(papers, docs, tmp_path):
         papers.fill(docs, out)
 
 
+def test_a_part_of_other_models_is_written_beside_and_leaves_the_rest(papers, docs, tmp_path):
+    page = docs / "sinks.md"
+    page.write_text(page.read_text() + "\n<!-- found smol -->\nOF SMOL\n<!-- /found smol -->\n")
+    some = study(tmp_path / "some", ["sinks/H2", "sinks/H3"])
+    papers.main([str(some), "--part", "smol", "--docs", str(docs)])
+    both = page.read_text()
+    first, _, part = both.partition("<!-- found smol -->")
+    assert "AS IT WAS" in first and "OF SMOL" not in both
+    assert list(rows(part)) == ["H2", "H3"]
+    assert "Not run on these models: H1, H4, H5," in part
+    assert "What was changed" not in part  # the log is in the first part
+    papers.fill(docs, study(tmp_path / "whole", ["sinks"]))
+    assert page.read_text().partition("<!-- found smol -->")[2] == part
+    assert "AS IT WAS" not in page.read_text()
+
+
+def test_a_part_needs_a_place_and_a_study(papers, docs, tmp_path):
+    some = study(tmp_path / "some", ["sinks/H2"])
+    with pytest.raises(SpecError, match="put <!-- found smol --> and, below it, <!-- /found smol"):
+        papers.fill(docs, some, part="smol")
+    with pytest.raises(SystemExit, match=r"takes a study: python docs/papers.py FOLDER"):
+        papers.main(["--part", "smol", "--docs", str(docs)])
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_the_claims_of_the_catalogue(name, papers):
     found = rows(TEXTS[PAGES[name]])
@@ -251,8 +275,9 @@ def test_every_command_is_a_real_one(page, line, papers, tmp_path):
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words and set(words) <= set(targets)
     elif program == "python":
-        assert words[0] == "docs/papers.py"
-        assert (ROOT / words[0]).is_file() and len(words) == 2
+        assert words[0] in ("docs/papers.py", "docs/smol_study.py")
+        assert (ROOT / words[0]).is_file()
+        assert len(words) == 2 or (words[0], words[2:]) == ("docs/papers.py", ["--part", "smol"])
     else:
         assert program == "anchorwatch"
         command = typer.main.get_command(app)
