@@ -17,6 +17,7 @@ from claim_evidence import (
     draw_answers,
     jumping_sink,
     seed_table,
+    sink_attention_table,
     traces_with_sink,
 )
 
@@ -78,7 +79,8 @@ def better_or_worse(truth):
     base = rng.normal(2.5, 0.1, count)
     arms = {"vanilla": base, "sink": base + rng.normal(gap, 0.01, count)}
     columns = {arm: {"bound.all": v, "answers.gold": np.ones(count)} for arm, v in arms.items()}
-    return {sink_token_measures.IMPROVED: seed_table(columns)}
+    table = {sink_token_measures.IMPROVED: seed_table(columns)}
+    return table | sink_attention_table(rng, count)
 
 
 @plants("sink_token/H7")
@@ -93,7 +95,8 @@ def place_matters_or_not(truth):
     sink = base - rng.normal(0.1, 0.005, count)
     arms = {"vanilla": base, "sink": sink, "sink-end": sink + rng.normal(moved, noise, count)}
     columns = {arm: {"bound.all": held} for arm, held in arms.items()}
-    return {sink_token_measures.END_POSITION: seed_table(columns)}
+    table = {sink_token_measures.END_POSITION: seed_table(columns)}
+    return table | sink_attention_table(rng, count)
 
 
 @pytest.mark.parametrize("truth", TRUTHS)

@@ -117,32 +117,37 @@ def drained_or_full(truth):
     } | sink_attention_table(rng, count)
 
 
+def looked_at(truth):
+    """Training seeds whose sink token works as one."""
+    return sink_attention_table(np.random.default_rng(26), SURE[truth])
+
+
 @plants("sink_token/H6")
 def gates_or_sink(truth):
     gates = {SUPPORTED: 0.05, REFUTED: -0.05, UNDECIDED: 0.0}[truth]
     means = {"sink": 0.0, "gate-plain": gates, "gate": 0.03, "gate-headwise": 0.04}
-    return {sink_token_measures.GATES: arms(truth, "bound.all", means)}
+    return {sink_token_measures.GATES: arms(truth, "bound.all", means)} | looked_at(truth)
 
 
 @plants("sink_token/H8")
 def enough_or_not(truth):
     two = {SUPPORTED: 0.0, REFUTED: -0.08, UNDECIDED: 0.0}[truth]
     means = {"sink": -0.1, "sink-2": -0.1 + two, "sink-4": -0.095}
-    return {sink_token_measures.TOKEN_COUNTS: arms(truth, "bound.all", means)}
+    return {sink_token_measures.TOKEN_COUNTS: arms(truth, "bound.all", means)} | looked_at(truth)
 
 
 @plants("sink_token/H9")
 def empty_or_not(truth):
     empty = {SUPPORTED: 0.0, REFUTED: 0.08, UNDECIDED: 0.0}[truth]
     means = {"sink": -0.1, "sink-zero": -0.1 + empty, "off-by-one": -0.05, "sink-logit": -0.05}
-    return {sink_token_measures.CONTENTS: arms(truth, "bound.all", means)}
+    return {sink_token_measures.CONTENTS: arms(truth, "bound.all", means)} | looked_at(truth)
 
 
 @plants("sink_token/H10")
 def sees_or_not(truth):
     register = {SUPPORTED: 0.0, REFUTED: -0.1, UNDECIDED: -0.05}[truth]
     means = {"sink": -0.05, "register": register}
-    return {sink_token_measures.REGISTERS: arms(truth, "bound.all", means)}
+    return {sink_token_measures.REGISTERS: arms(truth, "bound.all", means)} | looked_at(truth)
 
 
 def rows(held):
@@ -378,6 +383,14 @@ def failing(name, held):
 @pytest.mark.parametrize("name", [name for name in PLANTED if CLAIM[name].preconditions])
 def test_what_is_judged_meets_its_preconditions(name):
     assert failing(name.partition("/")[2], PLANTED[name](SUPPORTED)) == []
+
+
+@pytest.mark.parametrize("name", ["H5", "H6", "H7", "H8", "H9", "H10"])
+def test_what_is_said_of_a_sink_token_is_not_asked_of_one_that_nobody_looks_at(name):
+    """What the package's own table has, 1.4 times an even share, is too little."""
+    (reason,) = failing(name, sink_attention_table(np.random.default_rng(35), 6, share=0.014))
+    assert reason.startswith("a trained sink token that is looked at")
+    assert "at least 4 is needed" in reason
 
 
 def test_a_model_that_reads_nothing_has_nothing_to_lose():
