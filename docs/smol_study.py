@@ -48,7 +48,7 @@ def main(words: list[str] | None = None) -> None:
         for number in numbers
     }
     ordered = [claim.id for claim in claims() if claim.id in names]
-    study(ordered, **MODELS, budget=BUDGET, out=given.out, report=False)
+    study(ordered, **MODELS, budget=BUDGET, out=given.out)
 
 
 if __name__ == "__main__":
