@@ -15,11 +15,12 @@ from anchorwatch.studies import collect, run_study
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.claim import Precondition
 from anchorwatch.studies.evidence import Runs
+from anchorwatch.studies.papers.sink_token.measures import EVEN, MASS
 from anchorwatch.studies.papers.sinks.measures import UNTRAINED
 from anchorwatch.studies.study_record import DECIDING
 
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=2, answer=4)
-NAMES = ["sinks/H2", "sinks/H3", "sink_token/H17"]
+NAMES = ["sinks/H2", "sinks/H3", "sink_token/H5"]
 MODELS = {"model": "tiny/llada", "against": "tiny/arm"}
 
 
@@ -28,9 +29,11 @@ class Killed(BaseException):
 
 
 def variants(folder):
-    """A table of training seeds, three of each arm."""
+    """A table of training seeds, three of each arm, whose sink token is looked at."""
+    attention = dict.fromkeys(MASS, 0.2) | dict.fromkeys(EVEN, 0.01)
     rows = [
         {"arm": arm, "seed": seed, "spec": "x", "version": 1}
+        | attention
         | {"bound.all": 2.5 + 0.01 * seed - gain * (1 + 0.1 * seed), "answers.gold": 0.5}
         for arm, gain in (("vanilla", 0.0), ("sink", 0.1))
         for seed in range(3)
@@ -77,7 +80,7 @@ def test_every_claim_has_a_verdict_or_what_it_lacks(made):
     assert says.pop("sinks/H3") == "not testable"  # the networks are untrained
     assert found["sinks/H3"].lacking.startswith("a trained masked diffusion model")
     assert set(says.values()) <= {"supported", "refuted", "undecided"}
-    assert found["sink_token/H17"].says == "refuted"  # of the package's table
+    assert found["sink_token/H5"].says == "supported"
     table = pd.read_csv(given["out"] / "claims.csv")
     assert list(table["id"]) == NAMES
     criteria = pd.read_csv(given["out"] / "criteria.csv")
