@@ -51,6 +51,14 @@ def main() -> None:
         right.plot(updates, [row["above"] for _, row in rows], color=colour, marker=".", label=arm)
         low, high = zip(*(row["range"]["above"] for _, row in rows), strict=True)
         right.fill_between(updates, low, high, color=colour, alpha=0.2, lw=0)
+    for seed in (1, 2):  # other training seeds of the first 80 updates
+        rows = sorted(
+            (int(name.split("@")[1]), row["noisy"]["above"])
+            for name, row in measures.items()
+            if name.startswith(f"smol-mdm-seed{seed}@")
+        )
+        label = "smol-mdm, other seeds" if seed == 1 else None
+        right.plot(*zip(*rows, strict=True), color=PALETTE[2], lw=0.7, ls="--", label=label)
     right.axhline(
         measures["smol-arm"]["clear"]["above"], color=PALETTE[0], ls="--", label="smol-arm"
     )

@@ -29,6 +29,8 @@ CURVES = {
     "above": "heads with a key above 0.3",
     "moves": "moves of the top key, per step",
 }
+SEEDS = (1, 2)
+"""Other training seeds of the first part of tales-mdm, up to update 320."""
 TICKS = (0, 2, 10, 40, 160, 600, 2400)
 
 
@@ -39,7 +41,7 @@ def main() -> None:
     draw_layers(panels[0, 0], measures)
     for axes, (name, label) in zip(panels.flat[1:], CURVES.items(), strict=True):
         draw_curves(axes, measures, name, label)
-    panels[0, 1].legend(frameon=False, fontsize=6, loc="center right")
+    panels[0, 1].legend(frameon=False, fontsize=6, loc="upper right", bbox_to_anchor=(1, 0.93))
     figure.savefig(HERE / "tales.svg", metadata={"Date": None})
 
 
@@ -55,20 +57,29 @@ def draw_layers(axes: Axes, measures: dict[str, Any]) -> None:
 def draw_curves(axes: Axes, measures: dict[str, Any], name: str, label: str) -> None:
     """A measure over updates with its interval over stories; the ARM as a line."""
     for colour, arm in ((PALETTE[2], "tales-mdm"), (PALETTE[3], "tales-sink")):
-        rows = sorted(
-            (int(key.split("@")[1]), *read_measure(row, name))
-            for key, row in measures.items()
-            if key.startswith(f"{arm}@")
-        )
-        updates, values, low, high = zip(*rows, strict=True)
+        updates, values, low, high = read_curve(measures, arm, name)
         axes.plot(updates, values, color=colour, marker=".", label=arm)
         axes.fill_between(updates, low, high, color=colour, alpha=0.2, lw=0)
+    for seed in SEEDS:
+        updates, values, _, _ = read_curve(measures, f"tales-mdm-seed{seed}", name)
+        label_once = "tales-mdm, other seeds" if seed == SEEDS[0] else None
+        axes.plot(updates, values, color=PALETTE[2], lw=0.7, ls="--", label=label_once)
     level, _, _ = read_measure(measures["tales-arm"], name)
     axes.axhline(level, color=PALETTE[0], ls="--", label="tales-arm")
     axes.set_xscale("symlog", linthresh=2)
     axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="update", ylabel=label, ylim=(0, None), xlim=(-0.2, 2800))
+
+
+def read_curve(measures: dict[str, Any], arm: str, name: str) -> list[tuple[float, ...]]:
+    """Updates, values, lower and upper ends of a measure, over the snapshots of a run."""
+    rows = sorted(
+        (int(key.split("@")[1]), *read_measure(row, name))
+        for key, row in measures.items()
+        if key.startswith(f"{arm}@")
+    )
+    return list(zip(*rows, strict=True))
 
 
 def read_measure(row: dict[str, Any], name: str) -> tuple[float, float, float]:
