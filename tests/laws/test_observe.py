@@ -105,3 +105,12 @@ def test_a_run_warns_of_them(monkeypatch):
     monkeypatch.setattr(type(model.tokenizer), "unk_token_id", common, raising=False)
     with pytest.warns(AnchorwatchWarning, match="unknown to the tokenizer"):
         aw.run(model, text, aw.decoding.LowConfidence(2), probes=())
+
+
+def test_each_text_counts_as_a_prompt_of_its_own():
+    model = aw.load("tiny/llada")
+    texts = [TEXT, "the ship drifts", "a rope", "a chain", "the sea is calm"]
+    traces = [aw.observe(model, text) for text in (*texts, TEXT)]
+    table = aw.metrics.sinks(traces, aw.rules.rulli(eps=2))
+    assert (table["n"] == len(texts)).all(), "the text that was given twice is one prompt"
+    assert table["low"].notna().any()

@@ -114,3 +114,16 @@ def test_two_metrics_have_two_names():
             return []
 
     assert METRICS["sinks"] is known
+
+
+def test_a_module_named_like_its_metric_would_hide_it():
+    from anchorwatch.metrics.registry import METRICS, metric
+
+    def runner_up(layer):
+        """Stands in runner_up.py."""
+        return []
+
+    runner_up.__module__ = "anchorwatch.metrics.runner_up"
+    with pytest.raises(SpecError, match=r"call the file runner_up_metric\.py"):
+        metric()(runner_up)
+    assert "runner_up" not in METRICS

@@ -171,6 +171,11 @@ def _register(
         raise SpecError(
             f"there is a metric {name!r} already, in {known.__module__}: choose another name"
         )
+    if measure.__module__ == f"anchorwatch.metrics.{name}":
+        raise SpecError(
+            f"the metric {name!r} stands in a module of the same name, which would hide it: call "
+            f"the file {name}_metric.py, or anything else"
+        )
     METRICS[name], _PLANS[name] = measure, plan
     if default and name not in _DEFAULT:
         _DEFAULT.append(name)

@@ -432,9 +432,15 @@ def model_names(traces: Sequence[Trace]) -> dict[str, str]:
 
 
 def prompt_id(trace: Trace) -> str:
-    """Traces of one prompt share it, whatever their seed or decoding."""
+    """Traces of one prompt share it, whatever their seed or decoding.
+
+    A text that was observed and not written has no prompt: it stands for itself.
+    """
     # Tokens that were given and where they stand, not the answer.
-    given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
+    positions = np.arange(trace.canvas.shape[1])
+    given = np.setdiff1d(positions, trace.answer)
+    if not len(given) and (trace.committed_at == -1).all():
+        given = positions
     spelled = trace.given[given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
     return hashlib.sha256(spelled).hexdigest()[:12]
 
