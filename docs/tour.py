@@ -30,6 +30,8 @@ TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
 LENGTH = 16
 PROMPTS = 6
 WITH = aw.worlds.Distractors(random=1, hard=1)
+STORY = "Once upon a time, there was a little girl named Lily. She"
+"""The prompt of `make look`, whose run the first look is of."""
 GIVEN = 1
 """A token of the prompt, at which two runs are compared."""
 COLUMNS = 48
@@ -75,7 +77,7 @@ def _there() -> Sequence[str]:
 
 
 def _runs(names: Sequence[str], place: Path) -> tuple[Spot, list[Run]]:
-    """Diffusion with a metric table, the same prompt autoregressive, with a sink, and binned."""
+    """Diffusion with a metric table, the prompt autoregressive, with a sink, binned; a story."""
     items = list(aw.worlds.items("held-out", n=PROMPTS, distractors=WITH))
     mdm, arm, sink = (aw.load(name) for name in names)
     low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH, forbid_end=True)
@@ -88,7 +90,8 @@ def _runs(names: Sequence[str], place: Path) -> tuple[Spot, list[Run]]:
     tables = tuple(read_tables([table_files.save(table, place / "absorption.csv")]))
     first = Run(from_memory(one), Options(tables=tables))
     others = [Run(from_memory(two)), Run(from_memory(three))]
-    return spot, [first, *others, Run(from_memory(one), Options(columns=COLUMNS))]
+    story = Run(from_memory(aw.run(mdm, STORY, aw.decoding.LowConfidence(length=32))))
+    return spot, [first, *others, Run(from_memory(one), Options(columns=COLUMNS)), story]
 
 
 def _find_spot(trace: aw.Trace) -> Spot:
@@ -129,7 +132,7 @@ def _panel(page: Page, name: str, file: Path) -> None:
 
 def _pictures(page: Page, url: str, spot: Spot, out: Path) -> None:
     here = f"with=none&step={spot.step}&layer={spot.layer}&token={spot.token}"
-    _settled(page, f"{url}#v=1&with=none")
+    _settled(page, f"{url}#v=1&run=4&with=none")
     page.get_by_role("button", name="Not now").click()
     page.locator("[data-first] summary").click()
     page.evaluate("scrollTo(0, 0)")

@@ -42,7 +42,9 @@ def test_a_page_opens_where_the_sink_moves_and_says_so(look, address, sent, wher
     held.hash("step=3&layer=0&token=9")
     said = sentence(page)
     assert said.startswith("In layer 0 the top key moves from “Answer” to the masked position 9")
-    assert "it takes 60 % of attention, 8.4 times an even share." in said
+    assert "the new one takes 60 % of attention, 8.4 times an even share." in said
+    assert "This is the " in said
+    assert " between sinks in " in said
 
 
 def test_an_address_that_names_a_place_is_not_overruled(look, address):
@@ -77,10 +79,45 @@ def test_the_list_has_value_null_and_lift_and_leads_there(look, address):
     text = page.locator("[data-first]").inner_text()
     assert "even 7.14 %" in text
     assert "8.4 ×" in text
+    assert "mean of heads: 60 %" in text
     assert "none: masked and written positions never have different top sinks" in text
     page.get_by_role("button", name="head 0").click()
     held.hash("head=0")
     assert held.axe() == []
+
+
+def test_the_view_of_layers_marks_each_move_and_says_whose_it_is(look, address):
+    held = look(address)
+    seen = {}
+    for head in ("", "&head=1"):
+        page = held.go(f"{address}#v=1&with=none&step=3&layer=0{head}")
+        page.wait_for_selector("[data-panel=layers] canvas[data-drawn]")
+        held.settle()
+        panel = page.locator("[data-panel=layers]")
+        assert "moved from position 2" in panel.locator(".reading").inner_text()
+        assert "the top key moves" in panel.locator(".key").inner_text()
+        seen[head] = panel.locator(".says").inner_text()
+        x, y, width, height = map(float, panel.locator(".heat").get_attribute("data-frame").split())
+        # A white line in the upper half where step 3 begins, and none where step 2 does.
+        points = [[x + step * width / 6, y + height / 4] for step in (2, 3)]
+        points.append([points[1][0], y + 3 * height / 4])
+        white = page.evaluate(
+            """points => {
+              const canvas = document.querySelector('[data-panel=layers] canvas');
+              const ratio = canvas.width / canvas.clientWidth;
+              const at = ([x, y]) => [Math.round(x * ratio) - 2, Math.round(y * ratio), 5, 1];
+              const copy = new OffscreenCanvas(canvas.width, canvas.height);
+              const pen = copy.getContext('2d', { willReadFrequently: true });
+              pen.drawImage(canvas, 0, 0);
+              const rows = points.map(point => [...pen.getImageData(...at(point)).data]);
+              return rows.map(row => row.some((_, i) => i % 4 === 0
+                && Math.min(row[i], row[i + 1], row[i + 2]) > 200));
+            }""",
+            points,
+        )
+        assert white == [False, True, False]
+    assert seen[""].startswith("mean of heads of each layer")
+    assert seen["&head=1"].startswith("head 1 of each layer")
 
 
 def test_an_even_run_says_that_nothing_stands_out(look, address):

@@ -10,6 +10,7 @@ from anchorwatch.explorer.export import export
 from anchorwatch.explorer.findings import find_all
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import MissingError, Run
+from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import RULES, rulli, topk
 from synthetic_traces import (
     HOSTILE,
@@ -116,7 +117,9 @@ def test_a_planted_move_is_where_it_was_planted():
     assert move["lift"] == pytest.approx(0.6 * 12, rel=2e-3)
     said = text_of(found["words"])
     assert "from “Answer” to the masked position 9 (later “.”) at step 3 of 6" in said
-    assert "it takes 60 % of attention, 7.2 times an even share." in said
+    assert "the new one takes 60 % of attention, 7.2 times an even share." in said
+    # The list says the same share, and that of the step before: the other 11 keys have .4 alike.
+    assert "the new one goes from 3.6 % to 60 % of attention" in text_of(move["words"])
 
 
 def test_every_claim_of_the_first_sentence_is_a_link():
@@ -125,7 +128,7 @@ def test_every_claim_of_the_first_sentence_is_a_link():
     assert linked[0] == "layer 0"
     assert linked[-2:] == ["60 % of attention", "7.2 times an even share"]
     assert len(linked) == 6
-    assert words[-2]["place"]["scale"] == "lift"
+    assert [part for part in words if "place" in part][-1]["place"]["scale"] == "lift"
 
 
 def test_a_larger_change_comes_first_and_a_sink_that_stays_has_none():
@@ -158,7 +161,9 @@ def test_what_a_single_head_does_stands_out_where_the_mean_of_heads_is_even():
         assert text_of(one["words"]).startswith("Layer 1, head 5: ")
     said = text_of(found["words"])
     assert said.startswith("In head 5 of layer 1 the top key moves from “Answer”")
-    assert "it takes 50 % of attention, 20 times an even share." in said
+    assert "the new one takes 50 % of attention, 20 times an even share." in said
+    among = "16 single heads, each counted as 1/8, and in the mean of heads of 2 layers"
+    assert said.endswith(f" This is the only move between sinks in {among}.")
     assert all(part["place"]["head"] == 5 for part in found["words"] if "place" in part)
 
 
@@ -171,6 +176,25 @@ def test_a_head_counts_by_its_share_of_the_layer():
     assert [(one["place"]["layer"], one["place"]["head"]) for one in moves] == [(0, None), (1, 5)]
 
 
+def test_the_first_sentence_says_how_many_it_was_chosen_from():
+    maps = uniform(6, 2, 8, 40)
+    for step, key in enumerate([2, 9, 2, 9, 9, 9]):
+        maps[step, 0] = column(40, key, 0.2)  # three moves, of the mean and of each of eight heads
+        maps[step, 1, 5] = column(40, key, 0.6)  # and of one head, whose mean has them too
+    trace = planted(maps, prompt=4)
+    paths = [
+        slice_.sink_path(rulli())
+        for layer in iter_layers(trace)
+        for slice_ in (layer, layer.head_mean())
+    ]
+    count = sum(int((np.abs(np.diff(path)) > 0).sum()) for path in paths)
+    assert count >= 3 * 10
+    said = text_of(find_all(trace, rulli())["words"])
+    assert f"This is the largest of {count} moves between sinks in 16 single heads" in said
+    said = text_of(find_all(trace, rulli(), heads=False)["words"])
+    assert "between sinks in the mean of heads of 2 layers." in said
+
+
 def test_the_first_sentence_is_about_a_strong_sink_where_little_moves():
     maps = uniform(6, 2, 8, 40)
     maps[:, 0] = column(40, 0, 0.9)
@@ -179,6 +203,7 @@ def test_the_first_sentence_is_about_a_strong_sink_where_little_moves():
     found = find_all(planted(maps, prompt=4), rulli())
     assert text_of(found["words"]).startswith("In layer 0 ")
     assert "is the top key at 6 of 6 steps" in text_of(found["words"])
+    assert "This is the strongest sink in 16 single heads" in text_of(found["words"])
     assert len(by_kind(found)["move"]) == 1
 
 

@@ -59,3 +59,21 @@ test("a layer that the run does not have is not asked for", async () => {
   (await opening).wantTile(7, null, 0);
   expect(asked).toEqual(["frames"]);
 });
+
+test("a step whose top key is another than before says which was left", async () => {
+  const header = { ...HEADER, steps: 5, model: { heads: 2 } } as unknown as Header;
+  const layer = {
+    ...LAYER,
+    top_share: new Float32Array(5),
+    head_top_share: new Float32Array(10),
+    top_key: Int32Array.of(17, 17, 18, -1, 18),
+    head_top_key: Int32Array.of(17, 3, 17, 4, 18, 4, -1, -1, 18, 4),
+  };
+  const packet = async () => ({ meta: {}, shapes: {}, arrays: layer });
+  const run = await RunData.open({ packet } as unknown as Source, 0, header, 1);
+  await run.wantLayer(1);
+  const left = (head: number | null) => [0, 1, 2, 3, 4].map((step) => run.left(1, head, step));
+  expect(left(null)).toEqual([-1, -1, 17, -1, -1]);
+  expect(left(1)).toEqual([-1, 3, -1, -1, -1]);
+  expect(run.left(0, null, 2)).toBe(-1); // not read yet
+});

@@ -5,8 +5,8 @@ of the top key show it, or of the head that does most where the mean does less (
 share of the layer). Splits are of the mean over heads, retrieval of single heads.
 
 - sink: the top key where the rule calls it a sink, at the step at which it takes most.
-- move: the top sink is another key than a step before. The change is how much attention went along:
-  half of what the new key gained and the old one lost.
+- move: the top sink is another key than a step before. The value is the new key's share; it is
+  ranked by how much attention went along: half of what the new key gained and the old one lost.
 - split: masked and written queries have different top sinks at a step; its strength is the smaller
   of both shares.
 - retrieval: while a token is written that stands in a region of the prompt, a head looks most at
@@ -60,6 +60,8 @@ class Ranked:
     strength: float
     finding: Finding
     sentence: list[SentencePart]
+    count: int = 1
+    """How many it was chosen from: all moves of its layer."""
 
 
 def find_all(trace: Trace, rule: Rule, group: str = "all", *, heads: bool = True) -> Findings:
@@ -68,10 +70,13 @@ def find_all(trace: Trace, rule: Rule, group: str = "all", *, heads: bool = True
     Without `heads`, sinks and moves are of means over heads alone: what a sent page can show.
     """
     sinks, moves, splits = [], [], []
+    rows = []
     for layer in iter_layers(trace):
-        mean = layer.head_mean()
-        sinks += find_sink(layer, mean, rule, group, heads)
-        moves += find_move(layer, mean, rule, group, heads)
+        mean, rows_of_layer = layer.head_mean(), layer.shares(group).shape[1]
+        single = heads and rows_of_layer > 1  # a layer's only head is its mean
+        rows.append(rows_of_layer if single else 0)
+        sinks += find_sink(layer, mean, rule, group, single)
+        moves += find_move(layer, mean, rule, group, single)
         if set(GROUPS) <= set(layer.groups):
             splits += find_split(mean, rule)
     where = "in no layer, nor in any single head," if heads else "in no layer"
@@ -85,10 +90,18 @@ def find_all(trace: Trace, rule: Rule, group: str = "all", *, heads: bool = True
     ]
     strongest = max((one.strength for one in sinks), default=0.0)
     large = [one for one in moves if one.strength > SMALL_MOVE * strongest]
-    for ranked in (large, sinks, splits, retrieval):
+    count, among = sum(one.count for one in moves), _among(rows)
+    chosen = [
+        (large, f"{_first_of(count, 'largest', 'move', 'moves')} between sinks in {among}"),
+        (sinks, f"the strongest sink in {among}"),
+        (splits, f"the strongest split in {_among([0] * len(rows))}"),
+        (retrieval, _first_of(len(retrieval), "strongest", "such head", "such heads")),
+    ]
+    for ranked, which in chosen:
         if ranked:
             first = max(ranked, key=lambda one: one.strength)
-            return {"words": first.sentence, "place": first.finding["place"], "lists": lists}
+            words = [*first.sentence, _text(f" This is {which}.")]
+            return {"words": words, "place": first.finding["place"], "lists": lists}
     nothing = _text(f"Nothing stands out in this run: {asks}.")
     return {"words": [nothing], "place": None, "lists": lists}
 
@@ -149,7 +162,10 @@ def find_move(
         for move in moves
         if move is not None
     ]
-    return [max(weighed, key=lambda one: one.strength)] if weighed else []
+    if not weighed:
+        return []
+    largest = max(weighed, key=lambda one: one.strength)
+    return [replace(largest, count=sum(one.count for one in weighed))]
 
 
 def _move_of(
@@ -187,16 +203,19 @@ def _move_of(
         _text(" at "),
         _link(f"step {step} of {len(path)}", {**at, "view": "text"}),
     ]
-    often = _text(
-        f" with {_percent(change)} of attention; it moves at {len(steps)} of {len(path) - 1} steps"
+    was = float(shares[step - 1, target])
+    takes = _text(
+        f"; the new one goes from {_percent(was)} to {_percent(value)} of attention"
+        f"; moves between sinks at {len(steps)} of {len(path) - 1} steps"
     )
     null = float(slice_.null(group)[step, 0, target])
-    words = [*_where(layer, head, step), _text(": "), *moves, often]
+    words = [*_where(layer, head, step), _text(": "), *moves, takes]
     finding = _finding("move", words, at, value, null)
-    written = f", with {_percent(float(trace.progress[step]))} of the answer written; it takes "
+    written = f", with {_percent(float(trace.progress[step]))} of the answer written"
     sentence = [_text("In "), *_where(layer, head, step, inside=True), _text(" "), *moves]
-    sentence += [_text(written), _link(f"{_percent(value)} of attention", at)]
-    return Ranked(change, finding, [*sentence, *_even(finding), _text(".")])
+    sentence += [_text(f"{written}; at that step the new one takes ")]
+    sentence += [_link(f"{_percent(value)} of attention", at), *_even(finding), _text(".")]
+    return Ranked(change, finding, sentence, len(steps))
 
 
 def _weight(layer: LayerSlice, head: int | None) -> float:
@@ -332,6 +351,19 @@ def _strongest(kind: str, ranked: list[Ranked], none: str) -> FindingList:
         "more": max(len(order) - MOST, 0),
         "none": "" if order else none,
     }
+
+
+def _among(rows: list[int]) -> str:
+    """What was looked at: means, and of each layer `rows` single heads, 0 where the mean is all."""
+    layers = "one layer" if len(rows) == 1 else f"{len(rows)} layers"
+    means = f"the mean of heads of {layers}"
+    if not any(rows):
+        return means
+    return f"{sum(rows)} single heads, each counted as 1/{max(rows)}, and in {means}"
+
+
+def _first_of(count: int, most: str, singular: str, plural: str) -> str:
+    return f"the only {singular}" if count == 1 else f"the {most} of {count} {plural}"
 
 
 def _no_moves(sinks: list[Ranked], asks: str) -> str:

@@ -250,6 +250,13 @@ export class RunData {
     return [held.headTopKey[at], held.headTopShare[at]];
   }
 
+  /** The top key of the step before, where this step has another; -1 where it has the same, or one is not known. */
+  left(layer: number, head: number | null, step: number): number {
+    if (step < 1) return -1;
+    const [before, now] = [this.top(layer, head, step - 1)[0], this.top(layer, head, step)[0]];
+    return now < 0 || before === now ? -1 : before;
+  }
+
   /** What keys receive that parts added, such as a sink token; NaN where that is not known. */
   added(layer: number, head: number | null, group: number, step: number): number {
     const { header } = this;

@@ -26,7 +26,7 @@ export const STOPS: readonly Stop[] = [
   {
     target: "[data-name=layers]",
     title: "Does the sink stay?",
-    says: "A row is a layer. One colour along the row is a top key that stays; where the colour changes, it moves. Click such a place.",
+    says: "A row is a layer. One colour along the row is a top key that stays; a white line stands wherever it moves, even to a neighbour of nearly the same colour. Click beside such a line.",
   },
   {
     target: "[data-name=heads]",
