@@ -242,7 +242,7 @@ def _label_prompt(value: PromptValue) -> str:
     >>> _label_prompt(PromptValue("", "the anchor"))
     'the anchor'
     >>> _label_prompt(PromptValue("", "the anchor holds the ship and the ship holds"))
-    'the anchor holds the ship ... 7ed1b4'
+    'the anchor holds the ship ... 0c89fa'
     """
     words = value.prompt if isinstance(value.prompt, str) else json.dumps(plain(value.prompt))
     text = one_line(" ".join(words.split()))
