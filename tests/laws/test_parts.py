@@ -147,7 +147,9 @@ def test_probes_see_what_is_added(name, part):
             atol=tolerances.SHARE,  # a logit is off by what a share is, relative to itself
         )
     if part.heads_at(0, 4):
-        assert (trace["diagonal"].values[0, 0] <= plain["diagonal"].values[0, 0]).all()
+        # A head without the addition has the same share in both: each is off by its own rounding.
+        rounding = 2 * tolerances.SHARE
+        assert (trace["diagonal"].values[0, 0] <= plain["diagonal"].values[0, 0] + rounding).all()
 
 
 def test_geometry_before_rotary_is_the_canvas_s():
