@@ -220,6 +220,7 @@ def test_parts_of_the_text_by_layer(look, url, plain):
 def test_geometry_beside_the_greatest_key(look, url, plain):
     page = look(url).go(f"{url}#v=1&with=none&step=5&layer=1")
     page.wait_for_selector("[data-panel=geometry] figure:nth-child(5)")
+    page.wait_for_selector("[data-panel=geometry] svg[aria-label*='top key']")
     label = page.locator("[data-panel=geometry] svg").first.get_attribute("aria-label")
     mean = float(np.median(plain["cosine"].values[5, 1]))
     peak = float(np.median(plain["peak_cosine"].values[5, 1, :, 0]))
