@@ -142,9 +142,9 @@ def find_sink(
         _link(f"{_percent(value)} of attention", at),
     ]
     words = [*_where(layer.index, head, step), _text(": "), *takes, *rest]
-    finding = _finding("sink", words, at, value, null)
+    finding = _build_finding("sink", words, at, value, null)
     sentence = [_text("In "), *_where(layer.index, head, step, inside=True), _text(" "), *takes]
-    sentence += [*_even(finding), _text(","), *rest, _text(".")]
+    sentence += [*_say_lift(finding), _text(","), *rest, _text(".")]
     return [Ranked(value * _weight(layer, head), finding, sentence)]
 
 
@@ -210,11 +210,11 @@ def _move_of(
     )
     null = float(slice_.null(group)[step, 0, target])
     words = [*_where(layer, head, step), _text(": "), *moves, takes]
-    finding = _finding("move", words, at, value, null)
+    finding = _build_finding("move", words, at, value, null)
     written = f", with {_percent(float(trace.progress[step]))} of the answer written"
     sentence = [_text("In "), *_where(layer, head, step, inside=True), _text(" "), *moves]
     sentence += [_text(f"{written}; at that step the new one takes ")]
-    sentence += [_link(f"{_percent(value)} of attention", at), *_even(finding), _text(".")]
+    sentence += [_link(f"{_percent(value)} of attention", at), *_say_lift(finding), _text(".")]
     return Ranked(change, finding, sentence, len(steps))
 
 
@@ -269,8 +269,8 @@ def find_split(mean: LayerSlice, rule: Rule) -> list[Ranked]:
         ]
     words.append(_text(f"; split at {len(steps)} of {int(cells.bottom[0].sum())} steps"))
     value, null = float(shares[weaker, best]), float(nulls[weaker, best])
-    finding = _finding("split", words, places[weaker], value, null)
-    return [Ranked(value, finding, [*words, *_even(finding), _text(".")])]
+    finding = _build_finding("split", words, places[weaker], value, null)
+    return [Ranked(value, finding, [*words, *_say_lift(finding), _text(".")])]
 
 
 def find_retrieval(trace: Trace) -> tuple[list[Ranked], str]:
@@ -300,8 +300,8 @@ def find_retrieval(trace: Trace) -> tuple[list[Ranked], str]:
         best = int(np.nan_to_num(given[at]).argmax())
         counts = int((given[at] > 0).sum()), int(known[at].sum())
         words, place = _retrieval_words(trace, rows, names[at[0]], at[1:], best, counts)
-        finding = _finding("retrieval", words, place, float(value[at]), float(null[at]))
-        heads.append(Ranked(float(value[at]), finding, [*words, *_even(finding), _text(".")]))
+        finding = _build_finding("retrieval", words, place, float(value[at]), float(null[at]))
+        heads.append(Ranked(float(value[at]), finding, [*words, *_say_lift(finding), _text(".")]))
     looked = " and ".join(one_line(name)[:40] for name in names[:4])
     return heads, f"none: no head looks at the word it writes in {looked}"
 
@@ -385,7 +385,7 @@ def _where(layer: int, head: int | None, step: int, *, inside: bool = False) -> 
     return [_link(name, FindingPlace(view="layers", step=step, layer=layer, head=head))]
 
 
-def _even(finding: Finding) -> list[SentencePart]:
+def _say_lift(finding: Finding) -> list[SentencePart]:
     """`, 18 times an even share`, where there is an even share."""
     if finding["lift"] is None:
         return []
@@ -393,7 +393,7 @@ def _even(finding: Finding) -> list[SentencePart]:
     return [_text(", "), _link(f"{_times(finding['lift'])} times an even share", place)]
 
 
-def _finding(
+def _build_finding(
     kind: str, words: list[SentencePart], place: FindingPlace, value: float, null: float
 ) -> Finding:
     return {
