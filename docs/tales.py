@@ -1,7 +1,8 @@
 """Draw docs/tales.svg from docs/tales.json: `python docs/tales.py`.
 
-The JSON is what `recipes/measure_specimens.py --held-out 12` wrote of the snapshots of tales-mdm
-and tales-sink: what becomes of a sink when an autoregressive model turns into a diffusion model.
+The JSON is what `recipes/measure_specimens.py --held-out 12` wrote of the snapshots of tales-mdm,
+tales-sink and tales-gate: what becomes of a sink when an autoregressive model turns into a
+diffusion model.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def draw_layers(axes: Axes, measures: dict[str, Any]) -> None:
 
 def draw_curves(axes: Axes, measures: dict[str, Any], name: str, label: str) -> None:
     """A measure over updates with its interval over stories; the ARM as a line."""
-    for colour, arm in ((PALETTE[2], "tales-mdm"), (PALETTE[3], "tales-sink")):
+    for colour, arm in zip(PALETTE[2:], ("tales-mdm", "tales-sink", "tales-gate"), strict=False):
         updates, values, low, high = read_curve(measures, arm, name)
         axes.plot(updates, values, color=colour, marker=".", label=arm)
         axes.fill_between(updates, low, high, color=colour, alpha=0.2, lw=0)

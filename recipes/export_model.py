@@ -5,6 +5,8 @@
     card.json, README.md                               what was measured of these very weights
 
 Weights are stored as float16 and computed in float32: what is measured is measured after rounding.
+A network that was trained in bfloat16 may keep fewer binary digits, about as many as its products
+were computed with: with seven the file packs to .72 of its size, with float16's eleven to .92.
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ def export(
     settings: Sequence[str] = (),
     *,
     stem: Mapping[str, Any] | None = None,
+    digits: int | None = None,
 ) -> Path:
     """Write the finished model of a run's folder into `folder`, which is replaced.
 
     `stem` is the record of the run that it goes on from, which its own record then names too.
+    `digits` is how many binary digits weights keep; None: eleven, those of float16.
     """
     run, target = Path(run), Path(folder)
     if not (run / MODEL / WEIGHTS).is_file():
@@ -58,10 +62,12 @@ def export(
     old = temporary_name(target).with_suffix(".old")
     try:
         with temporary(target, folder=True) as new:
-            _round_weights(run / MODEL, new)
+            _round_weights(run / MODEL, new, digits)
             made_how = build_record(run, arm, settings)
             if stem is not None:
                 made_how["stem"] = dict(stem)
+            if digits is not None:
+                made_how["digits"] = digits
             text = json.dumps(made_how, indent=1)
             (new / TRAINING).write_text(text + "\n", encoding="utf-8")
             if target.exists():
@@ -74,10 +80,13 @@ def export(
     return target
 
 
-def _round_weights(source: Path, target: Path) -> None:
+def _round_weights(source: Path, target: Path, digits: int | None) -> None:
     """The model with every tensor rounded; trained parts are named by their new digests."""
     model = load(source, device="cpu")
-    tensors = {name: value.half() for name, value in load_file(source / WEIGHTS).items()}
+    stored = load_file(source / WEIGHTS)
+    if digits is not None:
+        stored = {name: round_digits(value, digits) for name, value in stored.items()}
+    tensors = {name: value.half() for name, value in stored.items()}
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise TrainingError(f"a weight of {source} is too large for float16: it cannot be shipped")
     config = read_record(source / "config.json")
@@ -89,6 +98,12 @@ def _round_weights(source: Path, target: Path) -> None:
     for name in _TOKENIZER:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+
+
+def round_digits(values: torch.Tensor, digits: int) -> torch.Tensor:
+    """The nearest values, in float32, that have so many binary digits."""
+    mantissa, exponent = torch.frexp(values.float())  # mantissas are in [.5, 1)
+    return torch.ldexp((mantissa * 2**digits).round() / 2**digits, exponent)
 
 
 def build_record(run: Path, arm: str, settings: Sequence[str] = ()) -> dict[str, Any]:

@@ -49,7 +49,9 @@ SECOND: dict[str, tuple[str, tuple[str, ...]]] = {
 the package then; the export of the second part takes its folder."""
 ARMS = FIRST | SECOND
 """What each arm was trained with last."""
-SHIPPED = ("tales-arm", "tales-mdm", "tales-sink")
+DIGITS = {"tales-sink": 7, "tales-gate": 7}
+"""Binary digits that shipped weights keep, where fewer than float16's: the four networks must fit
+into a wheel of 100 MiB."""
 EFFORT = Effort(examples=64, draws=2, items=60, prompts=6, texts=6)
 """What a card measures: less than of the smallest networks, which take a tenth of the time."""
 
@@ -97,7 +99,8 @@ def _run_step(step: str, arm: str, options: argparse.Namespace) -> None:
         stem = export_model.build_record(RUNS / arm, arm, (*settings, *options.set))
         stem["stem"] = export_model.build_record(RUNS / "tales-arm", "tales-arm")
         run = RUNS / f"{arm}-more"
-        export_model.export(run, folder, arm, (*own, *options.set), stem=stem)
+        settings, digits = (*own, *options.set), DIGITS.get(arm)
+        export_model.export(run, folder, arm, settings, stem=stem, digits=digits)
     else:
         _export_first(arm, folder, options)
 
@@ -111,7 +114,7 @@ def _export_first(arm: str, folder: Path, options: argparse.Namespace) -> None:
 
 def _parse_options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(SHIPPED))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--models", type=Path, default=MODELS)
     parser.add_argument("--data", type=Path, help="llama2.data, where it is there already")

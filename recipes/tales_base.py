@@ -133,17 +133,23 @@ def _bytes_of(vocabulary: Vocabulary, token: int) -> bytes:
     return bytes(letters[letter] for letter in vocabulary.stock.convert_ids_to_tokens(token))
 
 
-def grow(old: Llama2c, embedding: np.ndarray) -> dict[str, torch.Tensor]:
+def grow(
+    old: Llama2c,
+    embedding: np.ndarray,
+    *,
+    layers: tuple[int, ...] = LAYERS,
+    heads: int = HEADS,
+) -> dict[str, torch.Tensor]:
     """Tensors of the larger network under stock names; it computes what the old one does.
 
     Added heads copy the first heads of their layer and get no way out (zero columns of o); a
     repeated layer has zero o and down, so that its residual stream passes unchanged.
     """
     tensors, size = old.tensors, old.dim // old.heads
-    copied = [head % old.heads for head in range(HEADS)]
+    copied = [head % old.heads for head in range(heads)]
     state = {"model.embed_tokens.weight": embedding, "model.norm.weight": tensors["norm"]}
-    for layer, source in enumerate(LAYERS):
-        repeated = source in LAYERS[:layer]
+    for layer, source in enumerate(layers):
+        repeated = source in layers[:layer]
         prefix = f"model.layers.{layer}"
         # 1. Rotary pairs stand side by side in llama2.c and half a head apart in the stock class.
         for name in "qkv":
@@ -152,7 +158,7 @@ def grow(old: Llama2c, embedding: np.ndarray) -> dict[str, torch.Tensor]:
                 rows = np.concatenate([rows[:, 0::2], rows[:, 1::2]], axis=1)
             state[f"{prefix}.self_attn.{name}_proj.weight"] = rows[copied].reshape(-1, old.dim)
         # 2. The way out: zero for what was added.
-        out = np.zeros((old.dim, HEADS * size), dtype=np.float32)
+        out = np.zeros((old.dim, heads * size), dtype=np.float32)
         down = np.zeros((old.dim, old.hidden), dtype=np.float32)
         if not repeated:
             out[:, : old.dim] = tensors["o"][source]

@@ -125,6 +125,32 @@ def test_what_is_exported_is_the_run_rounded_once(runs, models, arm):
     assert model.family.kind == ("arm" if arm == "toy-arm" else "mdm")
 
 
+@pytest.mark.parametrize("digits", [7, 8, 11])
+def test_weights_may_keep_fewer_digits(runs, tmp_path, digits):
+    folder = export_model.export(
+        runs / "toy-sink", tmp_path / "toy-sink", "toy-sink", digits=digits
+    )
+    stored, trained = (
+        load_file(path / "model.safetensors") for path in (folder, runs / "toy-sink" / "model")
+    )
+    assert {value.dtype for value in stored.values()} == {torch.float16}
+    for name, value in stored.items():
+        normal = value.abs() >= torch.finfo(torch.float16).smallest_normal
+        kept, full = value[normal].double(), trained[name][normal].double()
+        half_a_digit = 2.0**-digits * 2 ** full.abs().log2().floor()
+        assert ((kept - full).abs() <= half_a_digit).all()
+        mantissa = torch.frexp(kept)[0] * 2**digits
+        assert torch.equal(mantissa, mantissa.round()), "no more digits than that"
+    assert export_model.read_training_record(tmp_path / "toy-sink")["digits"] == digits
+    assert aw.load(folder).parts, "the added part is named by its rounded tensors"
+
+
+def test_rounding_to_digits_is_that_of_the_types_that_have_them():
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(export_model.round_digits(values, 8), values.bfloat16().float())
+    assert torch.equal(export_model.round_digits(values, 24), values)
+
+
 def test_the_record_says_how_it_was_made(runs, models):
     made = export_model.read_training_record(models / "toy-sink")
     spec = variants.read_arm(RECIPE, variants.LAB, "toy-sink", TOY)

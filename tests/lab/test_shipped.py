@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, TraceError
-from anchorwatch.models.zoo import MODELS, NAMES, SPECIMENS, TALES, cards
+from anchorwatch.models.zoo import ANSWERS, MODELS, NAMES, SPECIMENS, TALES, cards
 from anchorwatch.trace.atomic_io import COMMIT, find_damage
 from anchorwatch.training import answers, variants
 from anchorwatch.training import card_measures as measure
 from tolerances import SAME_MATHS
 
 RECIPE = MODELS.parents[3] / "recipes" / "lab.toml"
-SIZE, TALES_SIZE = 30e6, 120e6
+SIZE, TALES_SIZE, ANSWERS_SIZE = 30e6, 120e6, 1.5e6
 OPEN, CLOSED = 0.9, 0.1
 ASKED = 100
 
@@ -52,6 +52,7 @@ def test_all_weights_together_are_small():
     assert 0 < sum(sizes[name.removeprefix("lab/")] for name in NAMES) <= SIZE
     assert 0 < sum(sizes[name.removeprefix("lab/")] for name in TALES) <= TALES_SIZE
     assert len(list(MODELS.glob("*/model.safetensors"))) == len(NAMES + TALES)
+    assert max(sizes[name.removeprefix("lab/")] for name in ANSWERS) <= ANSWERS_SIZE
     deltas = [sizes[name.removeprefix("lab/")] for name in SPECIMENS if name != "lab/smol-base"]
     assert max(deltas) <= SIZE
 

@@ -1,5 +1,6 @@
 """lab/tales-*: files of llama2.c are read right, growing changes nothing, and sinks are there."""
 
+import json
 import struct
 from functools import cache
 
@@ -7,13 +8,19 @@ import measure_specimens
 import numpy as np
 import pytest
 import tales
+import tales_answers
 import tales_base
 import torch
+import write_stories
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import anchorwatch as aw
-from anchorwatch.models.zoo import MODELS, TALES, cards
+from anchorwatch.evaluation.synthetic import Distractors, World
+from anchorwatch.models.zoo import ANSWERS, MODELS, TALES, cards
 from anchorwatch.training import tokenizer
+from anchorwatch.training.checkpoints import WEIGHTS
+from anchorwatch.training.held_out import answers
 from anchorwatch.training.spec import read
 from tolerances import GROWN
 
@@ -103,6 +110,29 @@ def test_growing_changes_nothing_that_is_computed(data):
     assert config.num_hidden_layers * config.num_attention_heads == 64
 
 
+def test_the_writer_of_stories_is_the_network_as_it_is(data):
+    old = tales_base.read_llama2c(data)
+    ids = np.array([1, 260, 261, 70, 80, 259, 4])
+    with torch.no_grad():
+        logits = write_stories.build_writer(old)(torch.tensor(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(logits, run_llama2c(old, ids), rtol=0, atol=GROWN)
+
+
+def test_stories_that_were_stopped_go_on_as_if_they_had_not_been(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(write_stories, "BATCH", 24)
+    monkeypatch.setattr(write_stories, "LENGTH", 24)
+    monkeypatch.setattr(write_stories, "TEMPERATURE", 50.0)  # any token, and so an end soon
+    monkeypatch.setattr(write_stories, "TOP_K", len(PIECES))
+    old = tales_base.read_llama2c(data)
+    write_stories.write_stories(old, tmp_path / "all.jsonl", 3)
+    for count in (1, 2, 3):
+        write_stories.write_stories(old, tmp_path / "parts.jsonl", count)
+    lines = (tmp_path / "all.jsonl").read_bytes().splitlines()
+    assert (tmp_path / "parts.jsonl").read_bytes().splitlines() == lines
+    texts = [json.loads(line)["text"] for line in lines]
+    assert len(texts) >= 3 and len(set(texts)) == len(texts)
+
+
 def test_a_token_takes_over_its_piece_or_the_mean_of_those_that_spell_it(data):
     old = tales_base.read_llama2c(data)
     words = tokenizer.train_vocabulary(["the cat", "a theatre"] * 50, 512)
@@ -188,3 +218,49 @@ def test_it_writes_text():
     end = model("lab/tales-mdm").tokenizer.eos_token_id
     written = trace.canvas[-1][trace.committed_at >= 0]
     assert (written != end).sum() >= 16
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_it_tells_passages_apart(name):
+    """Held-out questions beside a random and a hard distractor, against a guesser among the names
+    of the right kind."""
+    world = World("held-out", seed=900, distractors=Distractors(random=1, hard=1))
+    table = answers(model(name), [world[index] for index in range(100)], length=8)
+    assert table["null"].mean() + 0.15 <= table["right"].mean() < 0.95
+
+
+def test_a_delta_of_few_directions_is_the_network_that_was_trained(tmp_path):
+    """Changes of a rank that is kept come back; what did not change is not in the file."""
+    base = model("lab/tales-mdm")
+    trained = tmp_path / "trained"
+    draw = torch.Generator().manual_seed(0)
+    changed = {name: tensor.clone() for name, tensor in base.network.state_dict().items()}
+    matrix, vector = "model.layers.2.mlp.up_proj.weight", "model.layers.1.input_layernorm.weight"
+    rows, columns = changed[matrix].shape
+    step = torch.randn(rows, 2, generator=draw) @ torch.randn(2, columns, generator=draw)
+    changed[matrix] += 0.01 * step
+    changed[vector] += 0.25
+    trained.mkdir()
+    config = json.loads((MODELS / "tales-mdm" / "config.json").read_text())
+    (trained / "config.json").write_text(json.dumps(config))
+    save_file({n: t for n, t in changed.items() if n != "lm_head.weight"}, trained / WEIGHTS)
+    tales_answers.write_delta(trained, "tales-mdm", tmp_path / "delta", 2, 11)
+    opened = aw.load(tmp_path / "delta")
+    assert not [check for check in opened.check() if not check.holds]
+    read_back = opened.network.state_dict()
+    different = {n for n, t in changed.items() if not torch.equal(read_back[n], t)}
+    assert different <= {matrix, vector}
+    moved = (read_back[matrix] - changed[matrix]).abs().max()
+    assert moved <= 2**-9 * (0.01 * step).abs().max(), "eleven digits of two factors"
+    assert (tmp_path / "delta" / "delta.safetensors").stat().st_size < 10_000
+
+
+def test_a_matrix_of_lower_rank_is_the_nearest_one():
+    draw = torch.Generator().manual_seed(0)
+    matrix = torch.randn(30, 20, generator=draw)
+    left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+    for rank in (20, 3):
+        up, down = tales_answers.cut_rank(matrix, rank)
+        assert (tuple(up.shape), tuple(down.shape)) == ((30, rank), (rank, 20))
+        nearest = left[:, :rank] * sizes[:rank] @ right[:rank]
+        np.testing.assert_allclose(up @ down, nearest, rtol=0, atol=GROWN)

@@ -525,6 +525,44 @@ def test_a_separator_that_is_not_said_leaves_the_digest_as_it_was(vocabulary):
     )
 
 
+def test_whole_texts_are_rows_from_their_beginning_to_their_end(tmp_path, vocabulary):
+    texts = [f"story {n} of the sea begins here. " + "It goes on. " * (n % 9) for n in range(60)]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    mix = {"mix": [{"kind": "file", "path": str(path), "whole": True}]}
+    corpus = corpora.read_corpus(mix, 24, tokenizer=vocabulary.stock)
+    rows = [[*vocabulary.start, *vocabulary.ids(text), vocabulary.end][:24] for text in texts]
+    drawn = [corpus[index].ids.tolist() for index in range(400)]
+    kept = [row for n, row in enumerate(rows) if not data.is_held_out(n)]
+    assert {tuple(row) for row in drawn} == {tuple(row) for row in kept}
+    assert len({len(row) for row in drawn}) > 1
+    assert all(corpus[index].scored.all() for index in range(8))
+
+
+def test_a_long_text_is_one_row_and_no_row_begins_inside_it(tmp_path, vocabulary):
+    texts = [f"story {n} begins. " + "\n".join([f"Day {n} of it. " * 80] * 5) for n in range(30)]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    mix = {"mix": [{"kind": "file", "path": str(path), "whole": True}]}
+    corpus = corpora.read_corpus(mix, 24, tokenizer=vocabulary.stock)
+    rows = {tuple([*vocabulary.start, *vocabulary.ids(text)][:24]) for text in texts}
+    assert {tuple(corpus[index].ids.tolist()) for index in range(200)} <= rows
+
+
+def test_a_txt_has_no_whole_texts(tmp_path, vocabulary):
+    path = tmp_path / "texts.txt"
+    path.write_text("A line of one text.\n" * 2000)
+    mix = {"mix": [{"kind": "file", "path": str(path), "whole": True}]}
+    with pytest.raises(aw.AnchorwatchError, match=r"is one text: whole = true takes a \.jsonl"):
+        corpora.read_corpus(mix, 24, tokenizer=vocabulary.stock)[0]
+
+
+def test_whole_is_true_or_false():
+    mix = {"mix": [{"kind": "file", "path": "a.txt", "whole": 1}]}
+    with pytest.raises(aw.AnchorwatchError, match=r"file.whole=1: expected true or false"):
+        corpora.read_corpus(mix, 64)
+
+
 def test_a_quiz_of_several_passages_asks_of_each(vocabulary):
     table = {"mix": [{"kind": "quiz", "passages": 3, "extra": 0, "filler": 0.0}]}
     corpus = corpora.read_corpus(table, 256, tokenizer=vocabulary.stock)
@@ -549,3 +587,40 @@ def test_a_quiz_of_one_passage_is_what_it_was(vocabulary):
     row = corpora.read_corpus({"mix": [{"kind": "quiz"}]}, 256, tokenizer=vocabulary.stock)[4]
     text = vocabulary.text(row.ids)
     assert text.startswith(f"<|start|>Passage: {passage}\nQuestion: {pairs[0][0]}")
+
+
+def test_a_recall_row_says_each_pair_again_and_scores_the_second_name(vocabulary):
+    table = {"mix": [{"kind": "recall", "relations": ["birthplace"]}]}
+    corpus = corpora.read_corpus(table, 256, tokenizer=vocabulary.stock)
+    counts = set()
+    for index in range(100):
+        row = corpus[index]
+        text = vocabulary.text(row.ids).removeprefix("<|start|>")
+        sentences = text.split(". ")
+        count = len(sentences) // 2
+        counts.add(count)
+        assert len(sentences) == 2 * count
+        # A later sentence has the names of a first one; of those the second is scored.
+        names = [re.findall(r"\b(?!It\b)[A-Z][a-z]+", sentence) for sentence in sentences]
+        assert sorted(map(sorted, names[:count])) == sorted(map(sorted, names[count:]))
+        scored = vocabulary.text(row.ids[row.scored]).split()
+        assert all(words[-1] in scored and words[0] not in scored for words in names[count:])
+    assert counts == {2, 3, 4}
+
+
+def test_names_of_recall_rows_are_of_their_split(vocabulary):
+    table = {"mix": [{"kind": "recall", "relations": ["mentor"]}]}
+    corpus = corpora.read_corpus(table, 128, tokenizer=vocabulary.stock)
+    for source in (corpus, corpus.held_out()):
+        for index in range(50):
+            words = re.findall(r"[A-Z][a-z]+", vocabulary.text(source[index].ids))
+            assert {split_of(word) for word in words} == {source.split}
+
+
+def test_a_recall_row_has_something_to_tell_apart(vocabulary):
+    with pytest.raises(aw.AnchorwatchError, match="subjects=1: there is nothing to tell apart"):
+        data.Recall(subjects=1)
+    with pytest.raises(aw.AnchorwatchError, match="no relation is called 'colour': expected birth"):
+        data.Recall(relations=("colour",))
+    with pytest.raises(aw.AnchorwatchError, match="do not fit into length 8: raise length, or low"):
+        corpora.read_corpus({"mix": [{"kind": "recall"}]}, 8, tokenizer=vocabulary.stock)[0]

@@ -183,6 +183,16 @@ def test_a_run_whose_rate_falls_late_is_made_longer_before_it_falls(tmp_path):
         fit(fields(updates=20, **said), cut, corpus=Texts(), tokenizer=tokenizer())
 
 
+def test_a_run_whose_warm_up_is_a_share_is_not_made_longer_and_says_why(tmp_path):
+    late = {"lr": 1e-2, "warm_up": 0.25, "fall": "late", "last": 0.25}
+    said = {"optimizer": late, "checkpoints": {"updates": 4}}
+    with stopped_before(9):
+        fit(fields(updates=16, **said), tmp_path, corpus=Texts(), tokenizer=tokenizer())
+    says = r"warm_up = 0.25 is a share of updates: .* it would be 8; .* such as warm_up = 4, can be"
+    with pytest.raises(SpecError, match=says):
+        fit(fields(updates=32, **said), tmp_path, corpus=Texts(), tokenizer=tokenizer())
+
+
 def test_a_run_at_one_rate_is_stopped_early_and_gone_on_with(tmp_path):
     late = {"optimizer": {"lr": 1e-2, "warm_up": 2, "fall": "late", "last": 0.0}}
     whole = fit(

@@ -55,7 +55,7 @@ _LEARNED = 4000
 """Rows that a tokenizer is learned from."""
 _SAMPLE = 128
 """Rows that the digest and the description look at."""
-_ADDED_LATER: dict[str, Any] = {"separator": "", "passages": 1}
+_ADDED_LATER: dict[str, Any] = {"separator": "", "passages": 1, "whole": False}
 """Fields of sources that older records do not have, and their defaults: no digest has these."""
 _FIELDS = ("mix", "tokenizer", "vocabulary", "seed", "crop")
 
@@ -295,6 +295,10 @@ def _check_type(where: str, value: Any, default: Any) -> Any:
         if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
             return tuple(value)
         raise SpecError(f"corpus.mix: {where}={value!r} is no list of names")
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        raise SpecError(f"corpus.mix: {where}={value!r}: expected true or false")
     wanted = int | float if isinstance(default, float) else type(default)
     if not isinstance(value, wanted) or isinstance(value, bool):
         word = {int: "a whole number", float: "a number", str: "text"}[type(default)]

@@ -23,7 +23,14 @@ import numpy as np
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import SPLITS, Distractors, Draw, Item, World, fragments
 from anchorwatch.evaluation.synthetic import Backcopy as Chain
-from anchorwatch.evaluation.synthetic.relations import RELATIONS
+from anchorwatch.evaluation.synthetic.names import draw_name
+from anchorwatch.evaluation.synthetic.relations import (
+    RELATIONS,
+    Relation,
+    fill_wording,
+    name_in_sentence,
+    relations_by_name,
+)
 from anchorwatch.trace.input_files import open_plain, plain_lines
 
 if TYPE_CHECKING:
@@ -114,17 +121,22 @@ def python_prose() -> Texts:
     return Texts("pydoc_data.topics", tuple(pieces))
 
 
-def read_texts(path: str | Path) -> Texts:
-    """A .txt file as running text; a .jsonl file line by line, as texts or as pairs."""
+def read_texts(path: str | Path, *, whole: bool = False) -> Texts:
+    """A .txt file as running text; a .jsonl file line by line, as texts or as pairs.
+
+    A piece is a whole text, or where not asked for, some lines of one.
+    """
     path = Path(path).expanduser()
     if path.suffix not in (".txt", ".jsonl"):
         raise SpecError(f"{path}: a corpus file is .txt or .jsonl, one object a line")
+    if whole and path.suffix == ".txt":
+        raise SpecError(f"{path} is one text: whole = true takes a .jsonl, which has one a line")
     try:
         with open_plain(path) as handle:
             content = _without_mark(plain_lines(handle, path))
-            return (
-                _read_jsonl(path, content) if path.suffix == ".jsonl" else _read_txt(path, content)
-            )
+            if path.suffix == ".jsonl":
+                return _read_jsonl(path, content, whole)
+            return _read_txt(path, content)
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read ({error.strerror or error}): give a .txt or .jsonl"
@@ -150,14 +162,14 @@ def _read_txt(path: Path, content: Iterable[bytes]) -> Texts:
     return Texts(str(path), tuple(_join_lines(lines)))
 
 
-def _read_jsonl(path: Path, content: Iterable[bytes]) -> Texts:
+def _read_jsonl(path: Path, content: Iterable[bytes], whole: bool) -> Texts:
     texts: list[str] = []
     pairs: list[Pair] = []
     bad: dict[int, str] = {}
     for number, line in enumerate(content, start=1):
         if not line.strip():
             continue
-        parsed = _read_line(line, number)
+        parsed = _read_line(line, number, whole)
         if isinstance(parsed, Pair):
             pairs.append(parsed)
         elif isinstance(parsed, list):
@@ -176,7 +188,7 @@ def _read_jsonl(path: Path, content: Iterable[bytes]) -> Texts:
     return Texts(str(path), tuple(texts), tuple(pairs))
 
 
-def _read_line(line: bytes, number: int) -> list[str] | Pair | str:
+def _read_line(line: bytes, number: int, whole: bool) -> list[str] | Pair | str:
     """The pieces of a text, a pair, or what is wrong with the line."""
     try:
         record = json.loads(line.decode("utf-8"))
@@ -195,7 +207,7 @@ def _read_line(line: bytes, number: int) -> list[str] | Pair | str:
         if not _is_unicode(record[name]):
             return f"{name!r} has a lone surrogate"
     if fields == ["text"]:
-        return _cut_pieces(record["text"])
+        return [record["text"]] if whole else _cut_pieces(record["text"])
     return Pair(number, record["prompt"], record["answer"])
 
 
@@ -508,6 +520,86 @@ class Quiz(WorldSource):
 
 @register_source
 @dataclass(frozen=True)
+class Recall(Source):
+    """One relation of several subjects, then said again in other words and another order.
+
+    What stands second in each later sentence, subject or object, is scored: only the name before it
+    tells which of the names of its kind it is. Easier than a question, and learned first.
+    """
+
+    subjects: int = 4
+    """At most so many; each row has 2 or more."""
+    relations: tuple[str, ...] = ()
+    """What may be said; everything for none."""
+    kind: ClassVar[str] = "recall"
+
+    def __post_init__(self) -> None:
+        if self.subjects < 2:
+            raise SpecError(f"subjects={self.subjects!r}: there is nothing to tell apart below 2")
+        relations_by_name(self.relations)
+
+    def open(self, settings: RowSettings) -> MakeRow:
+        return partial(self._make_row, settings)
+
+    def _make_row(self, settings: RowSettings, index: int) -> Example:
+        vocabulary = settings.vocabulary
+        for attempt in range(_TRIES):
+            draw = settings.draw(self.kind, index + attempt * _ANOTHER)
+            first, again = self._draw_sentences(settings.split, draw)
+            ids = vocabulary.start + vocabulary.ids(" ".join(first))
+            scored = [False] * len(ids)
+            for before, name, after in again:
+                # The space before a name is part of its first token.
+                parts = (f" {before}".rstrip(), f" {name}", after)
+                tokens = [vocabulary.ids_inside(part) for part in parts]
+                if len(ids) + sum(map(len, tokens)) > settings.length:
+                    break  # the sentences that fit
+                for part, of_answer in zip(tokens, (False, True, False), strict=True):
+                    ids += part
+                    scored += [of_answer] * len(part)
+            if any(scored):
+                return Example(np.array(ids, dtype=np.int32), np.array(scored), self.kind)
+        raise SpecError(
+            f"{self.subjects} subjects do not fit into length {settings.length}: raise length, "
+            "or lower subjects"
+        )
+
+    def _draw_sentences(
+        self, split: str, draw: Draw
+    ) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """The first sentences; and the later ones, cut around the name that comes second."""
+        relation = draw.pick(relations_by_name(self.relations))
+        count = 2 + draw.below(self.subjects - 1)
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            kinds = (relation.subject, relation.object)
+            pair = draw_name(kinds[0], split, draw), draw_name(kinds[1], split, draw)
+            if len({*pair, *(name for other in pairs for name in other)}) == 2 * len(pairs) + 2:
+                pairs.append(pair)
+        first = ["".join(_cut_sentence(relation, pair, draw)) for pair in pairs]
+        return first, [_cut_sentence(relation, pair, draw) for pair in draw.shuffle(pairs)]
+
+    def sample_texts(self, seed: int, count: int) -> Iterator[str]:
+        for index in range(count):
+            first, again = self._draw_sentences("train", Draw("row", "train", seed, index))
+            yield from fragments(" ".join([*first, *("".join(parts) for parts in again)]))
+
+
+def _cut_sentence(relation: Relation, pair: tuple[str, str], draw: Draw) -> tuple[str, str, str]:
+    """A sentence that says the relation of a subject and an object, cut around the second name."""
+    wording = draw.pick(relation.statements)
+    second = max("{s}", "{o}", key=wording.index)
+    shown = dict(zip(("{s}", "{o}"), pair, strict=True))
+    kind = relation.subject if second == "{s}" else relation.object
+    article = name_in_sentence(kind, shown[second]).removesuffix(shown[second])
+    before, after = wording.split(second)
+    subject = name_in_sentence(relation.subject, pair[0])
+    text = fill_wording(before, subject, name_in_sentence(relation.object, pair[1]))
+    return text + article, shown[second], after
+
+
+@register_source
+@dataclass(frozen=True)
 class Retold(WorldSource):
     """Passages told again and again in other words, one subject after another; cut to the length.
 
@@ -570,6 +662,11 @@ class TextSource(Source):
         """What there is to read."""
         raise NotImplementedError
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a row is one text from its beginning, and not any window."""
+        return False
+
     def content(self) -> str:
         return self.texts.digest
 
@@ -584,6 +681,9 @@ class TextSource(Source):
             return partial(
                 self._pair, settings, [_encode_pair(p, settings, some.source) for p in some.pairs]
             )
+        if self.is_whole:
+            rows = [self._separate(vocabulary, piece) for piece in some.pieces]
+            return partial(self._whole_text, settings, rows)
         ids = (i for piece in some.pieces for i in self._separate(vocabulary, piece))
         return partial(self._window, settings, np.fromiter(ids, dtype=np.int32))
 
@@ -596,6 +696,9 @@ class TextSource(Source):
     ) -> Example:
         prompt, answer = settings.draw(self.kind, index).pick(pairs)
         return settings.answer_row(prompt, answer, 1, self.kind)
+
+    def _whole_text(self, settings: RowSettings, rows: list[list[int]], index: int) -> Example:
+        return settings.text_row(settings.draw(self.kind, index).pick(rows), self.kind)
 
     def _window(self, settings: RowSettings, stream: np.ndarray, index: int) -> Example:
         size = settings.length - len(settings.vocabulary.start)
@@ -623,6 +726,9 @@ class File(TextSource):
     path: str = ""
     separator: str = ""
     """The token between two texts, by name; the end token unless said."""
+    whole: bool = False
+    """Whether a row is one text from its beginning, with the token that ends it where there is room
+    for it; else any window of all texts in a row."""
     kind: ClassVar[str] = "file"
 
     def __post_init__(self) -> None:
@@ -631,7 +737,11 @@ class File(TextSource):
 
     @cached_property
     def texts(self) -> Texts:
-        return read_texts(self.path)
+        return read_texts(self.path, whole=self.whole)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.whole
 
     def _separate(self, vocabulary: Vocabulary, piece: str) -> list[int]:
         divider = vocabulary.id_of(self.separator) if self.separator else vocabulary.end

@@ -76,8 +76,27 @@ def check_rates(lines: Sequence[Line], spec: Spec) -> None:
     for line in lines:
         rate = learning_rate(spec.optimizer, line.update - 1, spec.updates)
         if line.update > spec.updates or line.lr != rate:
+            _refuse_shared_warm_up(lines, spec)
             raise SpecError(
                 f"{lines[-1].update} updates are done, and update {line.update} would differ with "
                 f"updates = {spec.updates}: a run can be made longer or shorter only before its "
                 "rate begins to fall; go on with the number it had, or train on from its model"
             )
+
+
+def _refuse_shared_warm_up(lines: Sequence[Line], spec: Spec) -> None:
+    """Say so where all that differs is a warm-up given as a share of the updates."""
+    optimizer, last = spec.optimizer, lines[-1].update
+    if optimizer.fall != "late" or isinstance(optimizer.warm_up, int) or not lines[0].lr:
+        return
+    warm = round(optimizer.lr / lines[0].lr)
+    counted = optimizer.model_copy(update={"warm_up": warm})
+    rates = [learning_rate(counted, line.update - 1, spec.updates) for line in lines]
+    if last <= spec.updates and rates == [line.lr for line in lines]:
+        raise SpecError(
+            f"{last} updates are done with {warm} of warm-up, and warm_up = {optimizer.warm_up} is "
+            f"a share of updates: with updates = {spec.updates} it would be "
+            f"{num_warm_up(optimizer, spec.updates)}; only a run begun with a count of them, such "
+            f"as warm_up = {warm}, can be made longer or shorter; go on with the number of updates "
+            "it had, or train on from its model"
+        )

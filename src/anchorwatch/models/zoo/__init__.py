@@ -1,9 +1,9 @@
 """Where the models on board lie: inside the package, as ordinary checkpoint folders.
 
 `NAMES` are the toys: the smallest networks, whole and fast, which tests and examples use. `TALES`
-are larger ones that write stories and show sinks, whole too. `SPECIMENS` are deltas of
-SmolLM2-135M, which `anchorwatch fetch smol` brings into a cache; `lab/smol-base` is that network
-itself.
+are larger ones that write stories and show sinks, whole too, and `ANSWERS` are deltas of two of
+them, which answer beside distractors. `SPECIMENS` are deltas of SmolLM2-135M, which `anchorwatch
+fetch smol` brings into a cache; `lab/smol-base` is that network itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.models.zoo.smol import base_folder
 
 NAMES = ("lab/toy-mdm", "lab/toy-sink", "lab/toy-gate", "lab/toy-arm")
-TALES = ("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink")
+TALES = ("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink", "lab/tales-gate")
+ANSWERS = ("lab/tales-arm-answers", "lab/tales-mdm-answers")
 SPECIMENS = ("lab/smol-base", "lab/smol-arm", "lab/smol-mdm", "lab/smol-sink")
 MODELS = Path(__file__).parent
 OLD_NAMES = {
@@ -36,8 +37,8 @@ def folder_of(name: str) -> Path:
             stacklevel=2,
         )
         name = OLD_NAMES[name]
-    if name not in NAMES + TALES + SPECIMENS:
-        known = ", ".join(NAMES + TALES + SPECIMENS)
+    if name not in NAMES + TALES + ANSWERS + SPECIMENS:
+        known = ", ".join(NAMES + TALES + ANSWERS + SPECIMENS)
         raise ModelError(f"there is no lab model {name!r}: expected one of {known}")
     if name in SPECIMENS:
         base = base_folder()

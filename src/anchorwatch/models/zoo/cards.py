@@ -57,6 +57,12 @@ def write(folder: str | Path, card: Mapping[str, Any]) -> Path:
     return target / CARD
 
 
+def _describe_storage(card: Mapping[str, Any]) -> str:
+    """How exactly weights are stored."""
+    digits = card["training"].get("digits")
+    return "float16" if digits is None else f"float16, of which {digits} binary digits are kept"
+
+
 def read(folder: str | Path) -> dict[str, Any]:
     """card.json of a model's folder; one that is not as it was written is refused."""
     if (Path(folder) / COMMIT).is_file() and (problems := find_damage(folder, additions=False)):
@@ -102,7 +108,10 @@ def _about(card: Mapping[str, Any]) -> str:
         ("budget", _budget(training)),
         ("machine", f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}"),
         ("loss", f"{sparkline(loss)} from {loss[0]:.2f} to {loss[-1]:.2f} nats per scored token"),
-        ("weights", f"float16, computed in float32; digest {card['weights'][:16]}"),
+        (
+            "weights",
+            f"{_describe_storage(card)}, computed in float32; digest {card['weights'][:16]}",
+        ),
     ]
     for name, stem in zip(_EARLIER[recipe], earlier, strict=False):
         text = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
