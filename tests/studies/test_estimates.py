@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
-from anchorwatch.studies.estimate import ITEM, PROMPT, SEED, Correlation, Estimate
+from anchorwatch.studies.estimate import (
+    ITEM,
+    PROMPT,
+    SEED,
+    Correlation,
+    Estimate,
+    Greatest,
+    Least,
+)
 
 VALUES = st.lists(st.floats(-5, 5), min_size=5, max_size=30).filter(lambda v: np.ptp(v) > 1e-3)
 
@@ -92,6 +100,40 @@ def test_pairs_cover_the_truth(rate):
         low, high = Estimate.pairs(np.maximum(gap, 0), np.maximum(-gap, 0), ITEM).interval(0.95)
         held += low <= rate / 3 <= high
     assert held / 2000 >= tolerances.COVERED[0]
+
+
+@pytest.mark.parametrize(("value", "limit", "side"), [(1.0, 0.75, 1), (0.0, 0.2, -1), (1, 0.5, 1)])
+@pytest.mark.parametrize("tail", [0.05, 0.001])
+def test_units_that_are_all_alike_say_how_many_it_takes(value, limit, side, tail):
+    few = Estimate.mean(np.full(10, value), PROMPT, (0.0, 1.0))
+    needed = few.units_needed(limit, side, tail)
+
+    def p_value(count):
+        estimate = Estimate.mean(np.full(count, value), PROMPT, (0.0, 1.0))
+        return estimate.p_above(limit) if side > 0 else estimate.p_below(limit)
+
+    assert p_value(max(needed, 5)) <= tail
+    assert needed <= 5 or p_value(needed - 1) > tail
+
+
+@pytest.mark.parametrize(("kind", "value", "side"), [(Least, 0.0, -1), (Greatest, 1.0, 1)])
+def test_any_of_several_estimates_shares_the_level(kind, value, side):
+    def among(count):
+        return kind.among([Estimate.mean(np.full(count, value), PROMPT, (0.0, 1.0))] * 3)
+
+    def p_value(count):
+        return among(count).p_above(0.5) if side > 0 else among(count).p_below(0.5)
+
+    needed = among(10).units_needed(0.5, side, 0.005)
+    assert p_value(needed) <= 0.005 < p_value(needed - 1)
+
+
+def test_units_that_differ_or_lie_on_the_other_side_need_no_number():
+    differ = Estimate.mean([0.9, 1.0, 0.8, 1.0, 0.9], PROMPT, (0.0, 1.0))
+    alike = Estimate.mean(np.ones(10), PROMPT, (0.0, 1.0))
+    assert differ.units_needed(0.5, 1, 0.05) is None
+    assert alike.units_needed(0.5, -1, 0.05) is None
+    assert Estimate.mean(np.ones(10), PROMPT).units_needed(0.5, 1, 0.05) is None
 
 
 def test_a_jackknife_of_a_mean_is_the_mean():

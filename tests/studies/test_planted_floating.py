@@ -9,6 +9,7 @@ from anchorwatch.studies.evidence import Evidence, TraceSet
 from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
+from anchorwatch.studies.papers.sinks.measures import UNTRAINED
 from anchorwatch.studies.verdict import (
     NOT_TESTABLE,
     REFUTED,
@@ -100,7 +101,9 @@ def token_or_place(truth):
         held = weights[orders[index]] if chosen else weights[place]
         return held * np.exp(rng.normal(0, 0.05, LENGTH))
 
-    return {MDM: traces_by_layer(count, keys, layers=3, heads=1, seed=22, tokens=tokens)}
+    trained = pd.DataFrame({"network": "trained", "learnt": 4.0}, index=range(count))
+    traces = traces_by_layer(count, keys, layers=3, heads=1, seed=22, tokens=tokens)
+    return {MDM: traces, UNTRAINED: trained}
 
 
 @plants("floating/H6")

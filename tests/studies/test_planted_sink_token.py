@@ -66,7 +66,8 @@ def small_or_large(truth):
         norms = ("step", "layer", "head", "key"), sizes.astype(np.float32)
         tokens = np.arange(1, length + 1) + 100 * (index + 1)
         found.append(planted(maps.copy(), prompt=9, tokens=tokens, more={"each_value_norm": norms}))
-    return {NORM_RUNS: TraceSet.from_traces(found)}
+    trained = pd.DataFrame({"network": "trained", "learnt": 4.0}, index=range(count))
+    return {NORM_RUNS: TraceSet.from_traces(found), UNTRAINED: trained}
 
 
 @plants("sink_token/H2")

@@ -348,7 +348,14 @@ def one_point_or_more(truth):
 def five_cost_little_or_much(truth):
     rng = np.random.default_rng(65)
     count, kept = {SUPPORTED: (400, 0.97), REFUTED: (400, 0.4), UNDECIDED: (40, 0.9)}[truth]
-    edits = {"sinks 5": kept, "sinks 10": 0.6}
+    return hidden_answers(rng, count, sinks_measures.MDM_HIDDEN, 0.8, {"sinks 5": kept})
+
+
+@plants("sinks/H36")
+def ten_cost_more_or_not(truth):
+    rng = np.random.default_rng(66)
+    count, kept = {SUPPORTED: (400, 0.6), REFUTED: (400, 1.0), UNDECIDED: (40, 0.9)}[truth]
+    edits = {"sinks 5": 0.97, "sinks 10": 0.97 * kept}
     return hidden_answers(rng, count, sinks_measures.MDM_HIDDEN, 0.8, edits)
 
 

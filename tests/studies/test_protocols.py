@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
+from anchorwatch.generation.block_decoding import BlockDiffusion, TokenEditing
 from anchorwatch.generation.decoding import DreamOrder, LeftToRight, LowConfidence
+from anchorwatch.generation.dream_on import DreamOn
 from anchorwatch.models.load import load
 from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.studies import prompts
@@ -23,10 +25,10 @@ from anchorwatch.studies.evidence import (
 )
 from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
 from anchorwatch.studies.papers import claims, load_experiments
-from anchorwatch.studies.plan_study import Rates, plan_study
+from anchorwatch.studies.plan_study import PlanPiece, Rates, plan_study
 from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
 from anchorwatch.studies.report.page import run_facts
-from anchorwatch.studies.report.text import methods
+from anchorwatch.studies.report.text import count_prompts, methods
 from anchorwatch.studies.run_study import check_protocol
 from checkpoints import write_llada
 from planted_study import study
@@ -34,6 +36,8 @@ from planted_study import study
 SMALL = Budget("small", 2, length=4, steps=4, items=2, rows=2, text_length=8, text_block=4)
 IDENTITY = ModelIdentity("lab/toy-mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
 GOLD = Answers(("mdm",), ("gold",))
+TEXT = {"forbid_end": True}
+"""Of running text, where a decoding can do without end tokens."""
 
 
 def store(folder, way):
@@ -44,9 +48,10 @@ def store(folder, way):
 def test_each_paper_writes_as_it_did():
     ways = {name: budget("standard", way) for name, way in PROTOCOLS.items()}
     rulli, floating, token = (ways[name].text_decoding("mdm") for name in PROTOCOLS)
-    assert rulli == ways["rulli"].decoding("mdm") == LowConfidence(128, 128, block=32)
-    assert floating == ways["floating"].decoding("mdm") == LowConfidence(32, 32, block=32)
-    assert token == LowConfidence(256, 256, temperature=0.1)
+    assert rulli == LowConfidence(128, 128, block=32, **TEXT)
+    assert floating == LowConfidence(32, 32, block=32, **TEXT)
+    assert token == LowConfidence(256, 256, temperature=0.1, **TEXT)
+    assert ways["rulli"].decoding("mdm") == LowConfidence(128, 128, block=32)
     assert [way.chat for way in PROTOCOLS.values()] == [True, False, False]
     assert ways["rulli"].decoding("arm") == LeftToRight(128, cache=False, stop=False)
     assert ways["floating"].answer_decoding("mdm") == LowConfidence(32, 32)
@@ -63,12 +68,12 @@ def test_without_a_protocol_the_budget_decides():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"length": 64}, LowConfidence(64, 64, block=32)),
-        ({"length": 64, "steps": 32}, LowConfidence(64, 32, block=32)),
-        ({"block": 16}, LowConfidence(128, 128, block=16)),
+        ({"length": 64}, LowConfidence(64, 64, block=32, **TEXT)),
+        ({"length": 64, "steps": 32}, LowConfidence(64, 32, block=32, **TEXT)),
+        ({"block": 16}, LowConfidence(128, 128, block=16, **TEXT)),
         ({"decoding": DreamOrder(algorithm="entropy")}, DreamOrder(128, 128, algorithm="entropy")),
-        ({"decoding": LowConfidence(64, 32, block=8)}, LowConfidence(64, 32, block=8)),
-        ({"decoding": LowConfidence(block=64)}, LowConfidence(128, 128, block=64)),
+        ({"decoding": LowConfidence(64, 32, block=8)}, LowConfidence(64, 32, block=8, **TEXT)),
+        ({"decoding": LowConfidence(block=64)}, LowConfidence(128, 128, block=64, **TEXT)),
     ],
 )
 def test_what_is_said_beside_a_protocol_wins(given, expected):
@@ -78,11 +83,36 @@ def test_what_is_said_beside_a_protocol_wins(given, expected):
     assert protocol("rulli", chat=False).chat is False
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_running_text_has_no_end_tokens_under_any_preset(name):
+    assert budget("quick", protocol(name)).text_decoding("mdm").forbid_end
+
+
+def test_answers_are_written_in_the_blocks_of_a_protocol():
+    quick = budget("quick", protocol("rulli"))
+    assert quick.answer_decoding("mdm") == LowConfidence(128, 128, block=32)
+    assert budget("quick", protocol("rulli", answer=48)).answer_decoding("mdm").block is None
+    own = protocol(decoding=LowConfidence(block=8), answer=16)
+    assert budget("quick", own).answer_decoding("mdm") == LowConfidence(16, 16, block=8)
+    assert budget("quick").answer_decoding("mdm") == LowConfidence(16, 8)
+
+
+@pytest.mark.parametrize("decoding", [BlockDiffusion(block=4), TokenEditing(block=4)])
+def test_a_decoding_in_blocks_of_the_canvas_keeps_them(decoding):
+    ways = (protocol(decoding=decoding), protocol("rulli", decoding=type(decoding)(), block=4))
+    for way in ways:
+        much = budget("quick", way)
+        for how in (much.decoding("mdm"), much.text_decoding("mdm"), much.answer_decoding("mdm")):
+            assert how.block == 4
+            assert how.num_passes > 0
+        assert "in blocks of 4" in much.describe()
+
+
 def test_a_claim_s_own_decoding_gives_way_unless_it_names_an_order():
     quick, rulli = budget("quick"), budget("quick", protocol("rulli"))
     one_block = Runs("mdm", "text", decoding=LowConfidence(32, 32, forbid_end=True))
     assert one_block.how(quick, "mdm") == one_block.decoding
-    assert one_block.how(rulli, "mdm") == LowConfidence(128, 128, block=32)
+    assert one_block.how(rulli, "mdm") == LowConfidence(128, 128, block=32, **TEXT)
     free = Runs("mdm", "text", decoding=DreamOrder(32, 32, algorithm="entropy"))
     assert free.how(quick, "mdm") == free.decoding
     assert free.how(rulli, "mdm") == DreamOrder(128, 128, algorithm="entropy")
@@ -119,6 +149,17 @@ def test_sizes_alone_leave_the_rest_to_the_budget():
             lambda: Protocol(task="synthetic/two-hop", contexts={"gold": "open", "closed": "open"}),
             "two contexts are open: claims compare them",
         ),
+        (
+            lambda: Protocol(decoding=BlockDiffusion()),
+            r"say BlockDiffusion\(block=8\) or --block 8",
+        ),
+        (lambda: Protocol(decoding=TokenEditing()), r"say TokenEditing\(block=8\) or --block 8"),
+        (lambda: Protocol(decoding=DreamOn()), r"keeps it, such as DreamOrder\(\)"),
+        (lambda: Protocol(length=0), "length=0 is not a whole number of at least 1"),
+        (lambda: protocol("rulli", steps=0), "steps=0 is not a whole number of at least 1"),
+        (lambda: Protocol(block=-8), "block=-8 is not a whole number of at least 1"),
+        (lambda: Protocol(answer=0), "answer=0 is not a whole number of at least 1"),
+        (lambda: Protocol(answer=-3), "answer=-3 is not a whole number of at least 1"),
         (lambda: Protocol(template="short"), "no template is called 'short'"),
     ],
 )
@@ -178,7 +219,7 @@ def test_a_manifest_knows_the_protocol_and_the_plan_says_it():
     assert much.describe() == (
         "questions: 128 positions in blocks of 32, 128 steps; "
         "running text: 128 positions in blocks of 32, 128 steps; "
-        "rulli: chat template, LowConfidence, length 128, block 32, 2 prompts"
+        "rulli: chat template, LowConfidence, length 128, block 32, 2 prompts, answers of 128"
     )
 
 
@@ -247,6 +288,20 @@ def test_a_task_of_the_users_reaches_runs_and_experiments(tmp_path):
     assert set(kept.load(spec)["place"]) == {"first", "middle", "last"}
 
 
+def test_only_sets_that_claims_read_must_be_made_of_a_task(tmp_path):
+    path = tmp_path / "single.jsonl"
+    row = {"question": "Where is Bo?", "answers": ["Oslo"], "passages": ["Bo is in Oslo."]}
+    path.write_text(json.dumps(row))
+    given = {"model": "tiny/llada", "against": "tiny/arm", "out": tmp_path / "out"}
+    way = Protocol(task=str(path))
+    assert aw.studies.plan(["floating/H23"], **given, protocol=way).runs == ("floating/H23",)
+    says = r"as gold\+2: .* --contexts gold\+2=open, or leave out claims .*, sinks/H1$"
+    with pytest.raises(SpecError, match=says):
+        aw.studies.plan(["floating/H23", "sinks/H1"], **given, protocol=way)
+    shown = replace(way, contexts={"gold+2": "open"})
+    assert aw.studies.plan(["sinks/H1"], **given, protocol=shown).runs == ("sinks/H1",)
+
+
 def test_items_of_a_task_are_shown_in_the_context_of_a_set(tmp_path):
     way = Protocol(task=own_questions(tmp_path / "own.jsonl"), contexts={"gold+2": "gold+3"})
     assert len(way.item_of("asked", 1).passages) == 4
@@ -272,10 +327,27 @@ def test_prompts_of_the_users_reach_experiments_that_read_text(tmp_path):
         Protocol(prompts=("A ship left.",)).prompt_of("text", 1)
 
 
+def test_repeated_prompts_are_used_once_and_it_says_so():
+    texts = ["a bell", "a ship", "a bell", [5, 6], (5, 6), "a bell"]
+    with pytest.warns(AnchorwatchWarning, match="3 of 6 prompts repeat another") as caught:
+        repeated = Protocol(prompts=texts)
+    assert len(caught) == 1
+    single = Protocol(prompts=["a bell", "a ship", [5, 6]])
+    assert repeated.prompts == single.prompts
+    assert repeated.count_prompts("text", 10) == 3
+    assert repeated.as_dict() == single.as_dict()
+
+
 def test_a_model_without_a_chat_template_is_refused_before_anything_runs(tmp_path):
     bare = str(write_llada(tmp_path / "bare")[0])
     with pytest.raises(SpecError, match=r"bare has no chat template: leave --chat out"):
         aw.studies.plan(["sinks/H3"], model=bare, protocol="rulli", out=tmp_path / "out")
+
+
+def test_a_decoding_that_the_model_cannot_run_is_refused_before_anything_runs(tmp_path):
+    way = Protocol(decoding=BlockDiffusion(block=8, cache=True))
+    with pytest.raises(SpecError, match="tiny/llada is bidirectional, say cache=False"):
+        aw.studies.plan(["sinks/H3"], model="tiny/llada", protocol=way, out=tmp_path / "out")
 
 
 def test_runs_know_nothing_of_protocols():
@@ -297,12 +369,32 @@ def test_a_report_says_how_runs_wrote():
     assert much.describe() in methods(replace(found, about=found.about | said))
 
 
+def test_a_report_says_how_many_prompts_were_used():
+    some = study(names=("sinks/H1",))
+
+    def say(**units):
+        pieces = [
+            PlanPiece(Runs("mdm", name), "mdm", count, 0, 0, 0, 0.0, 0.0, (), "")
+            for name, count in units.items()
+        ]
+        shown = replace(some, plan=replace(some.plan, pieces=tuple(pieces)))
+        assert f"{count_prompts(shown)}, " in dict(run_facts(shown))["budget"]
+        return methods(shown)
+
+    wanted = some.about["budget"]["prompts"]
+    assert f"with {wanted} prompts of each kind (" in say(asked=wanted, text=wanted)
+    assert "with 6 prompts of each kind (" in say(text=6)
+    assert f"with {wanted} prompts of each kind but 6 of the set “text” (" in say(
+        asked=wanted, text=6
+    )
+
+
 def test_the_plan_says_the_decoding_that_is_run(tmp_path):
     spec = Runs("mdm", "text", decoding=LowConfidence(32, 32, forbid_end=True))
-    claim = replace(claims(["sinks/H2"])[0], needs=(spec,))
+    claim = replace(claims(["sinks/H2"])[0], needs=(spec,), preconditions=())
     for way, decoding in (
         (Protocol(), "length=32, steps=32, forbid_end=True"),
-        (protocol("rulli"), "length=128, block=32, steps=128"),
+        (protocol("rulli"), "length=128, block=32, steps=128, forbid_end=True"),
     ):
         plan = plan_study([claim], store(tmp_path, way), {"mdm": Rates(1.0, 1.0, 1.0)})
         assert f"runs of mdm, text, LowConfidence({decoding}) (mdm)" in str(plan)

@@ -125,6 +125,35 @@ def test_wrong_names_cost_nothing(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"models": ["lab/toy-arm"]}, "--model lab/toy-arm is arm .* such as lab/tales-mdm"),
+        ({"against": "lab/toy-mdm"}, "--against lab/toy-mdm is mdm .* such as lab/tales-arm"),
+        ({"sink": "lab/toy-mdm"}, "--sink lab/toy-mdm is mdm with no part: .* lab/tales-sink"),
+        ({"gate": "lab/toy-sink"}, "--gate lab/toy-sink is mdm with sink_token: .* with gates"),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(given, says, tmp_path):
+    with pytest.raises(SpecError, match=says):
+        reproduce("sinks", ["figure 1"], effort=TINY, out=tmp_path, **given)
+    assert not any(tmp_path.iterdir())
+
+
+def test_sizes_beside_a_decoding_are_not_ignored(tmp_path):
+    from command import one_line_of, type_in
+
+    words = ("paper", "sinks", "--figure", 1, "--model", "tiny/llada", "-o", tmp_path)
+    for spelled, size, says in (
+        ("low-confidence:length=7", ("--length", 9), "length is given twice"),
+        ("low-confidence", ("--steps", 4), "say --decoding low-confidence:steps=4"),
+        ("low-confidence", ("--block", 3), "say --decoding low-confidence:block=3"),
+    ):
+        done = type_in(*words, "--decoding", spelled, *size)
+        assert says in one_line_of(done) and done.returncode == 2
+    assert not any(tmp_path.iterdir())
+
+
 def test_every_paper_has_its_published_items():
     """Numbers as the papers print them; 2601.07894's figures go by name."""
     labels = {paper: [item.label for item in paper_items(paper)] for paper in PAPERS}
@@ -132,7 +161,7 @@ def test_every_paper_has_its_published_items():
     assert [x for x in labels["sinks"] if "table" in x] == ["table 1", "table 2"]
     assert [x for x in labels["sink_token"] if "table" in x] == [f"table {n}" for n in range(1, 6)]
     assert "figure 1" in labels["sink_token"] and "table 1" in labels["floating"]
-    assert set(PUBLISHED) == set(PAPERS) and set(LAB) == {"mdm", "arm", "sink"}
+    assert set(PUBLISHED) == set(PAPERS) and set(LAB) == {"mdm", "arm", "sink", "gate"}
     assert (
         find_items("sink-token", ["table 1"])[0].command == "anchorwatch paper sink-token --table 1"
     )
@@ -149,7 +178,7 @@ def test_models_of_a_table_may_be_named(tmp_path):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_lab_makes_all_but_what_it_lacks(paper, tmp_path):
     found = reproduce(paper, effort=Effort(prompts=2, items=4, length=16), out=tmp_path)
-    lacking = {"table 1", "table 2"} if paper == "sink_token" else set()  # none has gates
+    lacking = {"table 2"} if paper == "sink_token" else set()  # models trained from scratch
     assert set(found.lacking) == lacking
     assert set(found.made) == {item.label for item in paper_items(paper)} - lacking
 

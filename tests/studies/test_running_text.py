@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import running_text
 
-from anchorwatch.errors import EvidenceError
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.models.load import load
-from anchorwatch.studies import prompts
+from anchorwatch.studies import preconditions, prompts
 from anchorwatch.studies.budget import BUDGETS, Budget
 from anchorwatch.studies.collect import collect
 from anchorwatch.studies.evidence import (
@@ -20,7 +19,7 @@ from anchorwatch.studies.evidence import (
     Runs,
     TraceSet,
 )
-from anchorwatch.studies.measure import ARM_TEXT, MDM_TEXT, end_share, require_text
+from anchorwatch.studies.measure import ARM_TEXT, MDM_TEXT, end_share
 from anchorwatch.trace.trace import Trace
 from synthetic_traces import planted
 
@@ -69,9 +68,10 @@ def _traces(ends):
 def test_the_share_of_end_tokens_is_counted_and_most_of_them_is_no_text():
     evidence = _traces([0, 1, 2])
     assert end_share(evidence, MDM_TEXT).tolist() == [0, 0.25, 0.5]
-    assert require_text(evidence, MDM_TEXT) == 0.25
-    with pytest.raises(EvidenceError, match=r"running text: 75% of what mdm wrote .*--prompts"):
-        require_text(_traces([3]), MDM_TEXT)
+    text = preconditions.writes_text(MDM_TEXT).check(evidence)
+    assert text.value == 0.75 and text.holds
+    ends = preconditions.writes_text(MDM_TEXT).check(_traces([3]))
+    assert ends.value == 0.25 and ends.holds is False
 
 
 @pytest.mark.parametrize("source", ["lab/toy-mdm", "tiny/llada"])

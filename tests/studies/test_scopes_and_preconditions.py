@@ -23,6 +23,8 @@ from anchorwatch.studies.claim import (
 from anchorwatch.studies.estimate import PROMPT, Estimate
 from anchorwatch.studies.evidence import Answers, Evidence, ModelIdentity, Seeds, TraceSet
 from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.sinks.measures import ARM_HIDDEN, answers_outlast_first_step
 from anchorwatch.studies.report import text
 from anchorwatch.studies.study_record import VERSION, read_record
 from anchorwatch.studies.verdict import (
@@ -185,9 +187,20 @@ def test_layers_heads_and_text():
     pieces = {MDM_RUNS: sharp()}
     assert value(preconditions.has_layers(2), pieces) == 2.0
     assert value(preconditions.has_heads(6), pieces) == 6.0
-    trace = pieces[MDM_RUNS].traces[0]
-    written = int((trace.committed_at >= 0).sum())
-    assert value(preconditions.writes_text(), pieces) == written
+    assert value(preconditions.writes_text(MDM_RUNS), pieces) == 1.0
+
+
+def test_an_answer_of_two_words_ends_before_most_is_hidden():
+    condition = answers_outlast_first_step(ARM_HIDDEN)
+    cells = {("arm", "gold", name): np.ones(4) for name, _ in ARM_HIDDEN.edits}
+    for answer, share in (("Iron Heron", 0.5), ("He went to sea with Ann", 5 / 6), ("", np.nan)):
+        table = answer_table(cells)
+        table.results.rows["written"] = answer
+        measured = condition.check(Evidence.of({ARM_HIDDEN: table}))
+        assert measured.value == pytest.approx(share, nan_ok=True)
+        assert measured.holds is (share > 0.8)
+    for name in ("sinks/H13", "sinks/H29"):
+        assert condition in claims([name])[0].preconditions
 
 
 def test_normalised_keys():

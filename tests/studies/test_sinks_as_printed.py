@@ -11,7 +11,7 @@ from anchorwatch.studies.evidence import Evidence, TraceSet
 from anchorwatch.studies.measure import ARM_TEXT, MDM_RUNS, MDM_TEXT
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sinks import measures
-from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, p_supports
+from anchorwatch.studies.verdict import BELOW_MARGIN, REFUTED, SUPPORTED, UNDECIDED, p_supports
 from claim_evidence import answer_table, judge, traces_with_sink
 from synthetic_traces import planted
 
@@ -73,16 +73,18 @@ def test_masked_models_lose_less_than_llama(task, model):
 
 
 @pytest.mark.parametrize("model", MDMS)
-def test_five_hidden_sinks_cost_little_and_ten_much(model):
-    verdict, finding = judge(
-        CLAIM["sinks/H28"], printed_answers("GSM8K", model, measures.MDM_HIDDEN)
-    )
-    assert verdict == SUPPORTED
-    five, ten = CLAIM["sinks/H28"].criteria
-    assert finding.measured["five"].estimate.value == pytest.approx(
-        five.published[model], abs=0.001
-    )
-    assert p_supports(finding.measured["ten"].estimate, ten) < 0.05
+def test_five_hidden_sinks_cost_little_and_ten_much_but_in_dream(model):
+    held = printed_answers("GSM8K", model, measures.MDM_HIDDEN)
+    expected = {
+        "sinks/H28": SUPPORTED,
+        "sinks/H36": BELOW_MARGIN if model == "Dream" else SUPPORTED,
+    }
+    for name, verdict in expected.items():
+        says, finding = judge(CLAIM[name], held)
+        (criterion,) = CLAIM[name].criteria
+        assert says == verdict
+        effect = finding.measured[criterion.name].estimate.value
+        assert effect == pytest.approx(criterion.published[model], abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +167,10 @@ def test_a_sink_that_moves_once_a_block_moves():
 
 def test_every_sentence_of_the_paper_that_has_numbers_says_which():
     numbered = {claim.id for claim in CLAIM.values() for item in claim.criteria if item.published}
-    assert {f"sinks/H{number}" for number in (2, 10, 13, 18, 27, 28, 29)} == numbered
+    assert {f"sinks/H{number}" for number in (2, 10, 13, 18, 27, 28, 29, 36)} == numbered
     assert {claim.id for claim in CLAIM.values() if claim.contradiction} == {
         "sinks/H27",
-        "sinks/H28",
+        "sinks/H36",
     }
 
 
@@ -183,5 +185,6 @@ def test_a_point_can_be_shown_with_items_enough():
 
 def test_prompts_are_the_unit_of_claims_about_attention():
     answered = {"sinks/H13", "sinks/H17", "sinks/H22", "sinks/H27", "sinks/H28", "sinks/H29"}
+    answered |= {"sinks/H36"}
     assert {claim.id for claim in CLAIM.values() if claim.unit == ITEM} == answered
     assert {claim.unit for claim in CLAIM.values()} == {PROMPT, ITEM}

@@ -103,9 +103,7 @@ def test_claims_through_real_runs(name, folder):
 
 
 TRUE_OF_ANY_WEIGHTS = {
-    "floating/H5": "at the first layer tokens decide, for nothing else is known there",
     "floating/H19": "it is about even attention under a causal mask",
-    "sinks/H2": "even attention has no sink at all, and says so itself",
     "sink_token/H11": "an identity of the architecture",
     "sink_token/H14": "a count of operations",
 }

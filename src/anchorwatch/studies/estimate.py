@@ -156,6 +156,19 @@ class Estimate:
         """The value nearest to a limit, above (1) or below it (-1), that would be told from it."""
         return limit + side * self.reach(tail)
 
+    def units_needed(self, limit: float, side: float, tail: float) -> int | None:
+        """Where all units are alike: how many such units tell their value from a limit.
+
+        Above it for side 1, below it for side -1; None where they differ, or where none would.
+        """
+        if self.why or not self.alike or self.bounds is None:
+            return None
+        if side * (self.value - limit) <= 0:
+            return None
+        end = self.bounds[0] if side > 0 else self.bounds[1]
+        share = side * (limit - end) / (side * (self.value - end))
+        return 1 if share <= 0 else math.ceil(math.log(tail) / math.log(share))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
@@ -232,6 +245,11 @@ class Least(Estimate):
             return math.nan, math.nan
         return min(lows), min(highs)
 
+    def units_needed(self, limit: float, side: float, tail: float) -> int | None:
+        """Below, any of them is enough: the level is shared among them."""
+        share = tail / len(self.others) if side < 0 else tail
+        return super().units_needed(limit, side, share)
+
     def p_above(self, limit: float) -> float:
         return max(estimate.p_above(limit) for estimate in self.others)
 
@@ -275,6 +293,11 @@ class Greatest(Estimate):
                 estimate.beyond(limit, side, tail / len(self.others)) for estimate in self.others
             )
         return min(estimate.beyond(limit, side, tail) for estimate in self.others)
+
+    def units_needed(self, limit: float, side: float, tail: float) -> int | None:
+        """Above, any of them is enough: the level is shared among them."""
+        share = tail / len(self.others) if side > 0 else tail
+        return super().units_needed(limit, side, share)
 
     def p_above(self, limit: float) -> float:
         return min(1.0, len(self.others) * min(estimate.p_above(limit) for estimate in self.others))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
@@ -38,6 +38,9 @@ from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol, describe_d
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
+if TYPE_CHECKING:
+    from anchorwatch.models.model import Model
+
 ROLES: Mapping[str, tuple[str, str]] = {
     "mdm": ("a masked diffusion model", "--model"),
     "arm": ("an autoregressive model", "--against"),
@@ -50,6 +53,17 @@ ROLE_ADDITIONS = {"sink": "sink_token", "gate": "gate"}
 PLAIN_PROBES: tuple[Probe, ...] = (*DEFAULT, massive())
 REGION_PROBES: tuple[Probe, ...] = (*PLAIN_PROBES, region_flow(), commit_regions())
 """What watched runs measure: one set for all claims, so that they share runs."""
+
+
+def refuse_other_model(role: str, model: Model, example: str) -> None:
+    """Refuse a model that is not what its role says."""
+    kind, parts = model.family.kind, tuple(part.as_dict()["name"] for part in model.parts)
+    if kind != ROLE_KINDS[role] or (role in ROLE_ADDITIONS and ROLE_ADDITIONS[role] not in parts):
+        says, option = ROLES[role]
+        has = ", ".join(parts) or "no part"
+        raise SpecError(
+            f"{option} {model.source} is {kind} with {has}: {option} is {says}, such as {example}"
+        )
 
 
 @dataclass(frozen=True)
@@ -151,8 +165,8 @@ class Runs(EvidenceSpec):
     A claim about how attention moves while text is written asks for running text instead,
     `Runs("mdm", "text")`: held-out stories continued in blocks, without end tokens where masks are
     filled. `measure.MDM_TEXT`, `ARM_TEXT` and `SINK_TEXT` are these; `measure.end_share` says how
-    much of what was written are end tokens all the same, `measure.require_text` refuses a claim
-    about text if most are.
+    much of what was written are end tokens all the same, and with `preconditions.writes_text` a
+    claim about text is not testable where most are.
     """
 
     kind: ClassVar[str] = "runs"

@@ -46,8 +46,6 @@ NORM_RUNS = Runs("mdm", probes=(received(), norms(keys=True, contribution=True))
 MDM_TEXT, ARM_TEXT, SINK_TEXT = Runs("mdm", "text"), Runs("arm", "text"), Runs("sink", "text")
 FROZEN_TEXT = Runs("mdm", "text", edits=(freeze_canvas(),))
 """Runs that claims of several papers read; `..._TEXT` write running text, the others answers."""
-MOST_ENDS = 0.5
-"""Share of end tokens in what was written, above which a run is no text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,22 +122,6 @@ def _end_share_of(trace: Trace) -> float:
     written = np.flatnonzero(trace.committed_at >= 0)
     ends = trace.manifest["model"].get("end_ids", ())
     return float(np.isin(trace.own[written], ends).mean()) if len(written) else math.nan
-
-
-def require_text(evidence: Evidence, spec: Runs, most: float = MOST_ENDS) -> float:
-    """Mean share of end tokens of some runs; refuses a claim about text where that is `most`.
-
-    A claim calls it first, and reports what it returns:
-
-        also = {"end tokens, share of what was written": require_text(evidence, MDM_TEXT)}
-    """
-    share = mean_of(end_share(evidence, spec))
-    if share > most:
-        raise EvidenceError(
-            f"running text: {share:.0%} of what {spec.role} wrote are end tokens (--prompts with "
-            "texts that it goes on with, or --decoding low-confidence:forbid_end=true)"
-        )
-    return share
 
 
 def by_effect(

@@ -106,7 +106,7 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        """How runs write, a line for each piece, and the sum."""
+        """How runs write, a line for each piece and for what each claim lacks, and the sum."""
         lines = [
             f"{piece.passes:>9} passes {piece.seconds / 60:>7.1f} min "
             f"{piece.bytes / 1e6:>8.1f} MB  {piece.words} ({piece.role}), "
@@ -119,7 +119,8 @@ class Plan:
         if self.not_about:
             claims += f", {len(self.not_about)} not about this model"
         first = [self.settings] if self.settings else []
-        return "\n".join([*first, *lines, f"{total}  in all: {claims}"])
+        lost = [f"{name} lacks {reason}" for name, reason in self.lacking.items()]
+        return "\n".join([*first, *lines, *lost, f"{total}  in all: {claims}"])
 
 
 def _claims(count: int) -> str:

@@ -20,7 +20,15 @@ from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers, require_fi
 from anchorwatch.metrics.sink_rules import Rule, rulli, zscore
 from anchorwatch.studies.claim import Precondition
 from anchorwatch.studies.evidence import ROLES, Answers, Evidence, EvidenceSpec, Runs, Seeds
-from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS, by_item, by_prompt, by_seed, mean_of
+from anchorwatch.studies.measure import (
+    ARM_RUNS,
+    MDM_RUNS,
+    by_item,
+    by_prompt,
+    by_seed,
+    end_share,
+    mean_of,
+)
 from anchorwatch.trace.trace import Trace
 
 MOST_HEADS = 0.5
@@ -37,8 +45,8 @@ KEPT_AT_RANDOM = 0.5
 """Of the unedited accuracy that must be left when keys at random are hidden."""
 LEAST_LOSS = 0.03
 """Of the questions: what one model must lose for another to lose less."""
-LEAST_TEXT = 16
-"""Commits of a run that are no end tokens: fewer are no text."""
+LEAST_TEXT = 0.5
+"""Share of what a run writes that is no end token: with less, what is watched is no text."""
 
 
 @cache
@@ -172,26 +180,17 @@ def _model_field(evidence: Evidence, runs: Runs, name: str) -> float:
 
 
 @cache
-def writes_text(runs: Runs = MDM_RUNS, *, minimum: int = LEAST_TEXT) -> Precondition:
+def writes_text(runs: Runs, *, minimum: float = LEAST_TEXT) -> Precondition:
     """Text in what is written: end tokens fill the rest of a canvas and are no text."""
-
-    def measure(evidence: Evidence) -> float:
-        return mean_of([text_commits(trace).sum() for trace in evidence[runs].traces])
-
     return Precondition(
         "runs that write text",
-        "the mean number of committed positions of a run that are no end tokens",
+        f"the share of what {ROLES[runs.role][0]} wrote that is no end token",
         minimum,
-        "what is claimed of text cannot be seen in end tokens",
-        measure,
+        "what is claimed of text cannot be seen in end tokens: --prompts with texts that the model "
+        "goes on with, or --decoding low-confidence:forbid_end=true",
+        lambda evidence: 1 - mean_of(end_share(evidence, runs)),
         (runs,),
     )
-
-
-def text_commits(trace: Trace) -> np.ndarray:
-    """[position] bool: committed in this run, and no end token."""
-    ends = np.isin(trace.own, trace.manifest["model"].get("end_ids", ()))
-    return (trace.committed_at >= 0) & ~ends
 
 
 @cache

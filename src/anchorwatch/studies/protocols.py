@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any
 
-from anchorwatch.errors import ItemError, PromptError, SpecError
+from anchorwatch.errors import AnchorwatchWarning, ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import context as named_context
 from anchorwatch.evaluation.prompt_templates import template as named_template
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import task as named_task
-from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence, check_whole
+from anchorwatch.generation.dream_on import DreamOn
 from anchorwatch.studies.prompts import (
     APART,
     QUESTION_SETS,
@@ -68,6 +70,8 @@ class Protocol:
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompts", _prompt_tuple(self.prompts))
         object.__setattr__(self, "contexts", _context_pairs(self.contexts))
+        for name in (*_SIZES, "answer"):
+            check_whole(name, getattr(self, name), optional=True)
         if self.decoding is not None:
             self._check_decoding(self.decoding)
         if length := self.length or getattr(self.decoding, "length", None):
@@ -91,6 +95,11 @@ class Protocol:
                 f"decoding={type(decoding).__name__} is how an autoregressive model writes, and "
                 "does anyway: say how the masked one does, such as LowConfidence(block=32)"
             )
+        if isinstance(decoding, DreamOn):
+            raise SpecError(
+                "DreamOn makes a canvas longer or shorter, and claims compare runs of one length: "
+                "say a decoding that keeps it, such as DreamOrder()"
+            )
         for name in _SIZES:
             value = getattr(self, name)
             if value is None:
@@ -99,6 +108,11 @@ class Protocol:
                 raise SpecError(f"{type(decoding).__name__} has no {name}: leave {name} out")
             if getattr(decoding, name) is not None:
                 raise SpecError(f"{name} is given twice, in the decoding and as {value}: say one")
+        if decoding.blockwise and not (self.block or getattr(decoding, "block", None)):
+            raise SpecError(
+                f"{type(decoding).__name__} writes in blocks, and a plan must know how large they "
+                f"are: say {type(decoding).__name__}(block=8) or --block 8, for example"
+            )
 
     @property
     def is_default(self) -> bool:
@@ -130,10 +144,16 @@ class Protocol:
         if hasattr(base, "block"):
             divides = base.block is not None and length % base.block == 0
             sizes["block"] = self.block or (base.block if said or divides else None)
+        # 4. Running text has no end tokens, whoever says how it is written.
+        if getattr(default, "forbid_end", False) and hasattr(base, "forbid_end"):
+            sizes["forbid_end"] = True
         return dataclasses.replace(base, **sizes)
 
     def answer_decoding(self, kind: str, positions: int) -> Decoding:
-        """How an answer is written: two commits a step, or one where its length is said."""
+        """How an answer is written: two commits a step, or one where its length is said.
+
+        In blocks of the protocol where they divide an answer whose length is said.
+        """
         length = self.answer or positions
         if kind == "arm":
             return LeftToRight(length)
@@ -142,7 +162,9 @@ class Protocol:
         if hasattr(base, "steps"):
             sizes["steps"] = length if self.answer else -(-length // 2)
         if hasattr(base, "block"):
-            sizes["block"] = None
+            block = self.block or base.block
+            fits = self.answer and block and block < self.answer and self.answer % block == 0
+            sizes["block"] = block if fits or base.blockwise else None
         return dataclasses.replace(base, **sizes)
 
     def count_prompts(self, prompt_set: str, wanted: int) -> int:
@@ -278,12 +300,23 @@ def describe_decoding(decoding: Decoding) -> str:
 
 
 def _prompt_tuple(prompts: Any) -> tuple[Any, ...]:
+    """Each prompt once, in order; repeated ones would count as independent units."""
     if isinstance(prompts, str):
         raise SpecError("prompts are a list: say ['Once upon a time'], or --prompts FILE")
     listed = tuple(prompts)
     if wrong := [p for p in listed if not isinstance(p, str | list | tuple) or not p]:
         raise SpecError(f"{wrong[0]!r:.40} is no prompt: give text, token ids or chat messages")
-    return listed
+    different: dict[str, Any] = {}
+    for prompt in listed:
+        different.setdefault(json.dumps(prompt, default=str), prompt)
+    if repeated := len(listed) - len(different):
+        warnings.warn(
+            f"{repeated} of {len(listed)} prompts repeat another and are left out: a prompt is "
+            "a unit, and counts once",
+            AnchorwatchWarning,
+            stacklevel=4,
+        )
+    return tuple(different.values())
 
 
 def _context_pairs(contexts: Any) -> tuple[tuple[str, str], ...]:
@@ -302,7 +335,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     preset.name: preset
     for preset in (
         # arXiv 2510.15731: instruction-tuned checkpoints, 128 positions in 128 steps, blocks of 32.
-        Protocol("rulli", chat=True, decoding=LowConfidence(), length=128, block=32),
+        Protocol("rulli", chat=True, decoding=LowConfidence(), length=128, block=32, answer=128),
         # arXiv 2601.07894: temporal maps of 32 positions in 32 steps, no chat template; questions
         # by its LLaDA script, 32 positions in 32 steps.
         Protocol(

@@ -44,6 +44,7 @@ from anchorwatch.probes.spec import (
     region_flow,
     top_keys,
 )
+from anchorwatch.studies.evidence import refuse_other_model
 from anchorwatch.studies.prompts import prompt_of
 from anchorwatch.studies.protocols import PROTOCOLS
 from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace, replace_file
@@ -62,6 +63,7 @@ LAB = {
     "mdm": "lab/tales-mdm",
     "arm": "lab/tales-arm",
     "sink": "lab/tales-sink",
+    "gate": "lab/tales-gate",
 }
 """What is drawn where no model is named."""
 OPTION = {"mdm": "--model", "arm": "--against", "sink": "--sink", "gate": "--gate"}
@@ -261,7 +263,8 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
     sources: dict[str, tuple[str, ...]] = {"mdm": tuple(models)}
     named = {"arm": against, "sink": sink, "gate": gate}
     sources |= {role: (source,) for role, source in named.items() if source}
-    if not any(sources.values()):
+    named_by_user = any(sources.values())
+    if not named_by_user:
         sources = {role: (source,) for role, source in LAB.items()}
     for source in (source for group in sources.values() for source in group):
         find(source)  # a wrong name is said before anything runs
@@ -281,6 +284,8 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
         seed=seed,
         out=expand_path(out),
     )
+    if named_by_user:
+        bench.check_models()
     made: dict[str, tuple[Path, ...]] = {}
     lacking: dict[str, str] = {}
     for item in chosen:
@@ -328,8 +333,13 @@ class Workbench:
             "sink": "a model with a sink token",
             "gate": "a model with gates",
         }
-        example = (LAB | {"gate": "lab/toy-gate"})[role]
-        raise self.lacks(words[role], f"{OPTION[role]} {example}")
+        raise self.lacks(words[role], f"{OPTION[role]} {LAB[role]}")
+
+    def check_models(self) -> None:
+        """Refuse a model that is not what its role says, before anything runs."""
+        for role, group in self.sources.items():
+            for source in group:
+                refuse_other_model(role, self.load(source), LAB[role])
 
     def lacks(self, what: str, more: str) -> MissingDataError:
         """The error of an item that needs something, with the command that gives it."""

@@ -28,9 +28,12 @@ from anchorwatch.errors import (
     AnchorwatchError,
     AnchorwatchWarning,
     ModelError,
+    PromptError,
     SpecError,
     TraceError,
 )
+from anchorwatch.evaluation.synthetic import Item
+from anchorwatch.generation.prepare import check_decoding
 from anchorwatch.models import zoo as lab
 from anchorwatch.models.engines.choose import EngineOptions
 from anchorwatch.models.engines.jobs import ModelRef
@@ -45,8 +48,6 @@ from anchorwatch.studies.claim import CheckedPrecondition, Claim, Precondition
 from anchorwatch.studies.collect import calibrate, collect, list_jobs
 from anchorwatch.studies.evidence import (
     READS,
-    ROLE_ADDITIONS,
-    ROLE_KINDS,
     ROLES,
     Answers,
     Available,
@@ -57,12 +58,13 @@ from anchorwatch.studies.evidence import (
     Experiment,
     ModelIdentity,
     Runs,
+    refuse_other_model,
 )
 from anchorwatch.studies.list_runs import list_runs
 from anchorwatch.studies.papers import claims as named_claims
 from anchorwatch.studies.papers import load_experiments
 from anchorwatch.studies.plan_study import Plan, PlanPiece, Rates, plan_study
-from anchorwatch.studies.prompts import QUESTION_SETS, TEXT
+from anchorwatch.studies.prompts import QUESTION_SETS, SETS, TEXT
 from anchorwatch.studies.protocols import MADE_TASK, Protocol
 from anchorwatch.studies.protocols import protocol as named_protocol
 from anchorwatch.studies.study_record import Study
@@ -77,9 +79,9 @@ DEFAULTS = {
     "mdm": "lab/tales-mdm",
     "arm": "lab/tales-arm",
     "sink": "lab/tales-sink",
+    "gate": "lab/tales-gate",
 }
-"""What a study is of where no model is named; none of the tales has gates."""
-EXAMPLES = DEFAULTS | {"gate": "lab/toy-gate"}
+"""What a study is of where no model is named."""
 EVIDENCE = "evidence"
 
 
@@ -252,6 +254,7 @@ def _prepare(
     """Check everything that can be before weights are touched."""
     claims, folder = named_claims(names), expand_path(out)
     check_protocol(claims, budget.protocol)
+    _refuse_task(claims, budget)
     _refuse_loading(sources[0], loading)
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
@@ -270,7 +273,9 @@ def _prepare(
                 f"{loaded.source} has no chat template: leave --chat out (--no-chat under a "
                 "protocol that has it), or name a model that was tuned to chat"
             )
-        _warn_misfits(budget, loaded)
+        if budget.protocol.decoding is not None and loaded.family.kind == "mdm":
+            check_decoding(loaded, budget.decoding("mdm"))
+        _warn_misfits(claims, budget, loaded)
     with_card = lab.NAMES + lab.TALES
     cards = {role: lab.folder_of(source) for role, source in roles.items() if source in with_card}
     positions = _positions(variants)
@@ -288,12 +293,51 @@ def _prepare(
     return task
 
 
-def _warn_misfits(budget: Budget, model: Model) -> None:
+def _refuse_task(claims: Sequence[Claim], budget: Budget) -> None:
+    """Refuse a task of which a set that claims read cannot be made."""
+    protocol = budget.protocol
+    for name in sorted(sets_read(claims) & set(QUESTION_SETS)) if protocol.task else ():
+        try:
+            _read_first(budget, name)
+        except PromptError as error:
+            readers = [claim.id for claim in claims if name in sets_read([claim])]
+            others = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
+            raise SpecError(
+                f"{error}: say which context of the task stands for it, such as --contexts "
+                f"{QUESTION_SETS[name].context}=open, or leave out claims that read it, "
+                f"{', '.join(readers[:3])}{others}"
+            ) from None
+
+
+def _read_first(budget: Budget, name: str) -> Item:
+    """The first item of a set of questions that can be shown; the first one's error if none can."""
+    failed: PromptError | None = None
+    for index in range(max(1, budget.protocol.count_prompts(name, budget.prompts))):
+        try:
+            return budget.protocol.item_of(name, index)
+        except PromptError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _warn_misfits(claims: Sequence[Claim], budget: Budget, model: Model) -> None:
     """Say once, before runs that keep their warnings to themselves, what does not fit a model."""
-    text = budget.protocol.prompt_of("asked", 0).text
-    if budget.protocol.chat or model.tokenizer is None or not isinstance(text, str):
+    if budget.protocol.chat or model.tokenizer is None:
         return
-    for note in misfits(text, model.encode(text), model.tokenizer, model.source):
+    sets = sets_read(claims) & set(SETS)
+    if any(isinstance(spec, Answers) for claim in claims for spec in claim.needs):
+        sets.add("alone")  # questions, in whichever contexts
+    notes: dict[str, None] = {}
+    for name in sorted(sets):
+        try:
+            text = budget.protocol.prompt_of(name, 0).text
+        except PromptError:  # others of the set can be shown
+            continue
+        if isinstance(text, str):
+            each = misfits(text, model.encode(text), model.tokenizer, model.source)
+            notes |= dict.fromkeys(each)
+    for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=4)
 
 
@@ -336,20 +380,13 @@ def _describe_table(table: pd.DataFrame | None, path: str | Path | None) -> dict
 
 def _identify_model(role: str, model: Model) -> ModelIdentity:
     """What is known of a model, once it was proved to be what its role says."""
-    kind, parts = model.family.kind, tuple(part.as_dict()["name"] for part in model.parts)
-    says, option = ROLES[role]
-    if kind != ROLE_KINDS[role] or (role in ROLE_ADDITIONS and ROLE_ADDITIONS[role] not in parts):
-        has = ", ".join(parts) or "no part"
-        raise SpecError(
-            f"{option} {model.source} is {kind} with {has}: {option} is {says}, "
-            f"such as {EXAMPLES[role]}"
-        )
+    refuse_other_model(role, model, DEFAULTS[role])
     description = model.describe()
     return ModelIdentity(
         source=model.source,
-        kind=kind,
+        kind=model.family.kind,
         weights=description["weights"],
-        parts=parts,
+        parts=tuple(part.as_dict()["name"] for part in model.parts),
         layers=model.num_layers,
         heads=model.num_heads,
         positions=model.num_positions,

@@ -302,8 +302,31 @@ class JudgedClaim:
             "control": measured.control,
             "detectable": math.nan if math.isinf(shown) else shown,
             "out_of_reach": math.isinf(shown),
+            "units_needed": self._units_needed(criterion),
+            "units_refuting": self._units_refuting(criterion),
             "why": measured.estimate.why,
         }
+
+    def _units_needed(self, criterion: Criterion) -> int | None:
+        """How many units decide for a criterion that is open, where all of them are alike."""
+        assert self.finding is not None
+        assert self.verdict is not None
+        if criterion.name not in self.verdict.detectable or criterion.direction == EQUAL:
+            return None
+        side = 1.0 if criterion.direction == GREATER else -1.0
+        estimate = self.finding.measured[criterion.name].estimate
+        return estimate.units_needed(criterion.margin, side, (1 - self.verdict.level) / 2)
+
+    def _units_refuting(self, criterion: Criterion) -> int | None:
+        """How many units refute a claim that is undecided, where all are alike and outside."""
+        assert self.finding is not None
+        assert self.verdict is not None
+        if self.verdict.says != UNDECIDED or not criterion.decides:
+            return None
+        tail = (1 - self.verdict.level) / 2 / len(self.claim.deciding)  # any of them may refute
+        estimate, (low, high) = self.finding.measured[criterion.name].estimate, criterion.region
+        needed = (estimate.units_needed(low, -1.0, tail), estimate.units_needed(high, 1.0, tail))
+        return needed[0] or needed[1]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, as claims.json has it; an absent number is null."""

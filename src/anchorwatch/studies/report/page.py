@@ -136,8 +136,8 @@ def run_facts(study: Study) -> list[tuple[str, str]]:
         for role, source in about["models"].items()
     ]
     amount = (
-        f"{budget['name']}: {budget['prompts']} prompts of each kind, {budget['items']} questions "
-        f"in each cell of an evaluation, {budget['rows']} units of a table"
+        f"{budget['name']}: {text.count_prompts(study)}, {budget['items']} questions in each "
+        f"cell of an evaluation, {budget['rows']} units of a table"
     )
     rows.append(("budget", amount))
     rows.append(("watched runs", text.describe_runs(about)))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch.studies.claim import EQUAL, GREATER, ORIGINS, Criterion
+from anchorwatch.studies.evidence import Effect, Runs
 from anchorwatch.studies.verdict import (
     ALPHA,
     BELOW_MARGIN,
@@ -185,6 +186,10 @@ def power(row: Mapping[str, Any], unit: str) -> str:
         return (
             f"With these {units} there is no value that it can have with 80 % power to detect it."
         )
+    if needed := row.get("units_needed"):
+        return f"These {units} are all alike; {needed} like them tell the value from the margin."
+    if needed := row.get("units_refuting"):
+        return f"These {units} are all alike; {needed} like them refute the claim."
     if shown is None or math.isnan(shown):
         return ""
     if row["direction"] == EQUAL:
@@ -258,6 +263,21 @@ def describe_runs(about: Mapping[str, Any]) -> str:
     return str(about.get("decoding", plain))
 
 
+def count_prompts(study: Study) -> str:
+    """How many prompts of each kind were used; sets of the user's may have fewer than a budget."""
+    wanted = study.about["budget"]["prompts"]
+    used = {
+        piece.spec.prompts: piece.units
+        for piece in study.plan.pieces
+        if isinstance(piece.spec, Runs | Effect)
+    }
+    fewer = {name: units for name, units in used.items() if units < wanted}
+    if fewer and len(set(used.values())) == 1:
+        return f"{count_units(next(iter(used.values())), 'prompt')} of each kind"
+    said = join_words([f"{units} of the set “{name}”" for name, units in fewer.items()])
+    return f"{count_units(wanted, 'prompt')} of each kind" + (f" but {said}" if fewer else "")
+
+
 def methods(study: Study) -> str:
     """The sentence for a methods section."""
     about = study.about
@@ -273,7 +293,7 @@ def methods(study: Study) -> str:
     tested = join_words([f"{count} of {name}" for name, count in papers.items()])
     return (
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
-        f"{_on(models)}, with {budget['prompts']} prompts of each kind ({describe_runs(about)}), "
+        f"{_on(models)}, with {count_prompts(study)} ({describe_runs(about)}), "
         f"{budget['items']} questions per cell of an evaluation and {budget['rows']} rows per "
         "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
         "Student's over its unit (prompt, question or training seed), at the level of Shaffer's "

@@ -157,9 +157,12 @@ def stress_tests(bench: Workbench) -> Iterator[Product]:
     sources = (*bench.need("mdm"), *bench.sources.get("arm", ()))
     given = bench.question_tasks()
     one, two = given[0], given[1] if len(given) > 1 else given[0]
-    noise = bench.evaluate(sources, one, ("gold", "gold+1", "gold+2", "gold+4"))
+    total = bench.effort.documents
+    beside = [0, *(count for count in (1, 2, 4, 9, 19) if count < total)]
+    noise = bench.evaluate(sources, one, [f"gold+{count}" if count else "gold" for count in beside])
     yield "noise", noise_curve(curve(noise, "noise"))
-    places = bench.evaluate(sources, one, ("gold@1/5", "gold@3/5", "gold@5/5"))
+    ranks = dict.fromkeys((1, (total + 1) // 2, total))
+    places = bench.evaluate(sources, one, [f"gold@{rank}/{total}" for rank in ranks])
     yield "place", position_curve(curve(places, "position"))
     layouts = bench.evaluate(sources, two, ("adjacent+2", "far+2", "reversed+2"))
     if layouts.num_unfit < len(layouts.rows):

@@ -171,7 +171,7 @@ def _both_sides(word: str, arm: str) -> tuple[Criterion, ...]:
     origin=PAPER,
     unit=PROMPT,
     needs=(NORM_RUNS,),
-    preconditions=(has_sinks(NORM_RUNS),),
+    preconditions=(is_trained(), has_sinks(NORM_RUNS)),
     criteria=(
         Criterion(
             "ratio",
@@ -201,6 +201,12 @@ def _both_sides(word: str, arm: str) -> tuple[Criterion, ...]:
             "over heads of Eq. 16 is measured beside",
             "the sentence is about sinks: norms of keys that are none say nothing about it",
             "judged on any model; refuted on lab/toy-mdm, which has a sink in few heads",
+        ),
+        Change(
+            "Asked of trained networks.",
+            "that sinks have small values is learnt: random weights say nothing about it",
+            "asked of any network with sinks: refuted on untrained ones, whose chance sinks are "
+            "keys like any other",
         ),
     ),
     defect="the caption says 10K tokens of each kind, the figure has 3,840; one unnamed layer",

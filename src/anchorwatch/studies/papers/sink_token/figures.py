@@ -98,7 +98,8 @@ def from_scratch(bench: Workbench) -> Iterator[Product]:
         raise bench.lacks(
             "three models trained from scratch, and the lab's begin with an autoregressive one "
             "(anchorwatch train recipes/paper-sink-token-scratch.toml -o runs/scratch, again with "
-            """--set 'variant=["sink_token"]' and --set 'variant=["gate"]')""",
+            """--set 'variant=["sink_token"]' and """
+            """--set 'variant=[{name="gate", form="elementwise", init="plain"}]')""",
             "--model runs/scratch/model --sink runs/scratch-sink/model "
             "--gate runs/scratch-gate/model",
         )

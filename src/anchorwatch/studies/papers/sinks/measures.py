@@ -28,7 +28,15 @@ from anchorwatch.metrics.table import (
 from anchorwatch.probes.spec import drift, received
 from anchorwatch.studies.claim import Precondition
 from anchorwatch.studies.estimate import PROMPT, Estimate
-from anchorwatch.studies.evidence import Answers, Effect, Evidence, Experiment, Runs, TraceSet
+from anchorwatch.studies.evidence import (
+    ROLES,
+    Answers,
+    Effect,
+    Evidence,
+    Experiment,
+    Runs,
+    TraceSet,
+)
 from anchorwatch.studies.measure import (
     ARM_TEXT,
     EVERY_LAYER,
@@ -88,6 +96,8 @@ SAME_PASS = (
 """Found in the pass that is edited: by the step before, an answer of one step hides nothing."""
 ONE_STEP = Answers(("mdm",), ("gold",), SAME_PASS, steps=1)
 MANY_STEPS = Answers(("mdm",), ("gold",), SAME_PASS, steps=16)
+LATER_WORDS = 0.8
+"""Of an answer: what is written while keys are hidden."""
 HIDDEN = (1, 5, 10)
 """Sinks of every head that the paper hides (its three thresholds)."""
 
@@ -152,6 +162,31 @@ def keys_drift() -> Precondition:
         "where no key changes none changes least",
         measure,
         (DRIFT_RUNS,),
+    )
+
+
+@cache
+def answers_outlast_first_step(spec: Answers) -> Precondition:
+    """Answers of several words, since nothing is hidden in the step that writes the first one.
+
+    In an autoregressive model the first step reads the prompt and writes a token: in an answer of
+    two words half is written before anything is hidden.
+    """
+
+    def measure(evidence: Evidence) -> float:
+        rows = evidence[spec].results.rows
+        written = rows.loc[(rows["edit"] == "none") & (rows["unfit"] == ""), "written"]
+        words = [len(text.split()) for text in written]
+        return mean_of([1 - 1 / count for count in words if count])
+
+    (role,) = spec.asks
+    return Precondition(
+        "answers that outlast the first step",
+        f"the share of the words of an answer of {ROLES[role][0]} that follow its first word",
+        LATER_WORDS,
+        "nothing is hidden in the first step, which writes the first word; five words and more",
+        measure,
+        (spec,),
     )
 
 
