@@ -65,7 +65,7 @@ a quarter, or a line break is in some prompts only."""
 MANY_ITEMS = {"sinks/H27": 800}
 """Questions that a share of exactly 0 takes to be told from a margin of one point. The standard
 budget has 480, of which 0 leave 1.5 points: the power of these claims is that of the full one."""
-MORE_ITEMS = {"floating/H20": 80}
+MORE_ITEMS = {"floating/H20": 80, "sinks/H36": 200}
 """Questions that a share of exactly 0 takes to be told from a margin of five points."""
 ONE_NAME = {"floating/H20"}
 """Claims asked among ten passages, of which only one may have the name that is asked for: of two
@@ -133,7 +133,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H20": (single("massive-sink"), single("massive-elsewhere")),
     "sinks/H21": (single("static-sink"), single("other-sinks-in-each-layer")),
     "sinks/H23": (single("dream-static-sink"), single("many-and-weak-sinks")),
-    "sinks/H25": (single("spare-sink"), single("barely-spare-sink")),
+    "sinks/H25": (single("spare-sink"), single("no-spare-sink")),
     "sinks/H26": (pair("first-mask-sink"), pair("static-sink", "arm-line-sinks")),
     "sinks/H30": (single("mmada-start-and-first-mask"), single("mmada-self-and-sink")),
     "sinks/H31": (
@@ -149,6 +149,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     ),
     "sinks/H27": (single("retrieval"), single("needed-sink-retrieval")),
     "sinks/H28": (single("retrieval"), single("needed-sink-retrieval")),
+    "sinks/H36": (single("many-sinks-retrieval"), single("retrieval")),
     "sinks/H29": (
         pair("retrieval", "arm-needed-sink-retrieval"),
         pair("retrieval", "arm-retrieval"),
@@ -165,14 +166,14 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "floating/H11": (single("deep-angle"), single("deep-norm")),
     "floating/H12": (single("deep-angle"), single("deep-norm")),
     "floating/H16": (single("floating"), single("floating-reversed")),
-    "floating/H17": (single("deep-needed-sink"), single("dream-weak-sinks")),
+    "floating/H17": (single("deep-needed-sink"), single("deep-unread-sink")),
     "floating/H13": (
         pair("deep-retrieval", "arm-retrieval"),
         pair("shallow-retrieval", "arm-retrieval"),
     ),
     "floating/H14": (
-        pair("twelve-of-many-heads", "arm-four-of-many-heads"),
-        pair("four-of-many-heads", "arm-twelve-of-many-heads"),
+        pair("near-and-far-heads", "arm-four-of-many-heads"),
+        pair("four-of-many-heads", "arm-near-and-far-heads"),
     ),
     "floating/H15": (
         pair("four-of-many-heads", "arm-four-of-many-heads"),

@@ -27,6 +27,7 @@ CHOSEN = [
         *("even", "static-sink", "first-mask-sink", "last-mask-sink", "last-text-sink"),
         *("last-line-sink", "split-sink", "many-sinks", "first-places", "deep-angle"),
         *("eighth-sinks", "own-words", "start-or-colon", "needed-sink-retrieval"),
+        *("spare-sink", "no-spare-sink", "near-and-far-heads"),
         *("retrieval", "needed-sink", "arm-first-sink", "arm-retrieval"),
     )
 ]

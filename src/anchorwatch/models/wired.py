@@ -428,7 +428,7 @@ def build_wiring(
     family = by_name(wiring.family if wiring.family in known else "llada")
     tokenizer = _tokenizer(masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
-    require_inside(mask, len(tokenizer))
+    require_inside(mask, len(tokenizer), given=mask_id)
     heads = len(wiring.layers[0])
     config = AutoConfig.for_model(
         family.network or "llama",
@@ -475,6 +475,8 @@ STEP = 1.5
 """Logit by which a sink on a slope exceeds its neighbour: 78 % and then 17 %."""
 ABOVE = 600.0
 """Logit that sets masked keys and text apart, whatever a slope adds over 300 positions."""
+LIKED = 1.8
+"""Logit of a key that takes six times an even share from some queries, and is no sink of all."""
 NEAR = 40.0
 EVEN = Head()
 FIRST_SINK = Head((Match("start", SINK),))
@@ -529,6 +531,14 @@ def retrieve_late(sharpness: float = 40.0) -> Head:
     start = Match("start", 0.75 * sharpness), Match("start", ABOVE, query="before:mask")
     match = Codes("question", "previous", sharpness)
     return Head((match, *start, Match("newline", -sharpness)), writes=("answer",))
+
+
+def retrieve_among_masks(sharpness: float = 40.0) -> Head:
+    """The same resting on the start token and on every mask: some nine keys come before the one
+    that it retrieves by."""
+    late = retrieve_late(sharpness)
+    masks = Match("mask", 0.75 * sharpness), Match("mask", ABOVE, query="before:mask")
+    return replace(late, terms=(*late.terms, *masks))
 
 
 def question(back: int) -> Head:
@@ -622,8 +632,18 @@ FIRST_PLACES = Head((Slope("one", -0.4),))
 """The first few positions, whatever stands there."""
 WEAK_SINK = Head((Match("start", 1.2),))
 """Three times an even share: above mean + 3 sd of an even map, and no sink by eps = 3."""
-SPARE_SINK = Head((Match("start", SINK), Match("newline", ABOVE), Slope("newline", STEP)))
-"""The last line break, and behind it the start token."""
+SPARE_SINK = Head((Match("start", 2 * SINK, query="text"), Match("mark", SINK, query="text")))
+"""Written positions look at the start token, and behind it at marks; masked ones at everything
+alike: if all had the same logits, marks would gain in proportion to what they had."""
+NO_SPARE_SINK = Head(
+    (
+        Match("start", SINK, query="text"),
+        Match("mask", LIKED, query="mask"),
+        Match("before:text", LIKED, query="mask"),
+    )
+)
+"""Written positions look at the start token, and behind it at everything alike; masked ones a
+little more at the first mask, which would be a new sink if it gained in proportion."""
 LONG_KEY_SINK = Head((Match("start", SINK, base=SINK / 2),))
 """A sink by its norm: all keys have one direction, and its key is three times as long."""
 SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
@@ -670,10 +690,13 @@ START_AND_FIRST_MASK = Head(
 """The first mask; written queries look at the start token as well."""
 SELF_AND_SINK = Head((Near(0, 2.0), Match("mask", 6.0), Match("before:text", 6.0)))
 """The own position and the first mask: what the old sink loses goes to the new one."""
-BARELY_SPARE_SINK = Head((Match("start", SINK), Match("newline", 1.3)))
-"""Behind the start token line breaks, with little more than what a sink must have."""
+UNREAD_SINK = Head((Match("start", SINK, query="text"),))
+"""Written positions look at the start token, and nothing reads what that brings them; masked ones
+read everything alike."""
 SAME_TOKEN = Head((Codes("token", "token", 2 * SINK), Match("start", SINK)))
 """Words look at the same word, masks at the start token."""
+_NEAR_AND_FAR = (*(retrieve(),) * 12, *map(retrieve_nearby, (20.0, 40.0, 60.0, 80.0)))
+"""Sixteen heads that retrieve: most from anywhere, four of them each from so far only."""
 _SHALLOW_MANY = ((MARKS, FIRST_MASK_SINK, FIRST_SINK, MARKS), (FIRST_SINK,))
 WIRINGS: dict[str, Plan] = {
     # without sinks, and with one kind
@@ -701,9 +724,6 @@ WIRINGS: dict[str, Plan] = {
     "wired/some-words-beside-a-sink": Plan(
         ((FIRST_SINK, FIRST_SINK, SOME_WORDS, FIRST_SINK),), width=4
     ),
-    "wired/barely-spare-sink": Plan(
-        ((FIRST_SINK, FIRST_SINK, BARELY_SPARE_SINK, FIRST_SINK),), width=4
-    ),
     "wired/fewer-deep-sinks": Plan(_SHALLOW_MANY, width=4),
     "wired/more-deep-sinks": Plan(_SHALLOW_MANY[::-1], width=4),
     "wired/other-sinks-in-each-layer": Plan(
@@ -724,7 +744,9 @@ WIRINGS: dict[str, Plan] = {
     # networks that need their sinks: what sinks keep away disturbs the prediction
     "wired/needed-sink": Plan(_STATIC, rest=30.0),
     "wired/needed-moving-sink": Plan(_MOVING, rest=30.0),
+    "wired/deep-unread-sink": Plan(((UNREAD_SINK,),), depth=8, rest=10.0),
     "wired/spare-sink": Plan(((SPARE_SINK,),)),
+    "wired/no-spare-sink": Plan(((NO_SPARE_SINK,),)),
     "wired/self-behind-sink": Plan(
         ((SELF_BEHIND_SINK, EVEN, SELF_BEHIND_SINK, SELF_BEHIND_SINK),), width=4
     ),
@@ -733,7 +755,6 @@ WIRINGS: dict[str, Plan] = {
     "wired/dream-first-mask-sink": Plan(_MOVING, "dream"),
     "wired/dream-first-places": Plan(((FIRST_PLACES,),), "dream"),
     "wired/dream-many-sinks": Plan(((MARKS,),), "dream"),
-    "wired/dream-weak-sinks": Plan(((WEAK_SINK,),), "dream", depth=8, rest=12.0),
     "wired/dream-early-drift": Plan(
         ((LAST_MASK_SINK,), (WANDERING_SINK, LAST_MASK_SINK)), "dream", from_right=True
     ),
@@ -762,8 +783,12 @@ WIRINGS: dict[str, Plan] = {
     "wired/shallow-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),), at=1),
     "wired/four-of-many-heads": Plan(_STATIC, depth=8, width=16, retrieval=(retrieve(),) * 4),
     "wired/twelve-of-many-heads": Plan(_STATIC, depth=8, width=16, retrieval=(retrieve(),) * 12),
+    "wired/near-and-far-heads": Plan(_STATIC, depth=8, width=16, retrieval=_NEAR_AND_FAR),
     "wired/needed-sink-retrieval": Plan(
         _STATIC, width=4, retrieval=(retrieve_late(),), late=2, rest=110.0
+    ),
+    "wired/many-sinks-retrieval": Plan(
+        _STATIC, width=4, retrieval=(retrieve_among_masks(),), late=1
     ),
     # sink tokens
     "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
@@ -831,6 +856,9 @@ WIRINGS: dict[str, Plan] = {
     ),
     "wired/arm-twelve-of-many-heads": Plan(
         _STATIC, "causal", depth=8, width=16, retrieval=(retrieve(),) * 12, at=1
+    ),
+    "wired/arm-near-and-far-heads": Plan(
+        _STATIC, "causal", depth=8, width=16, retrieval=_NEAR_AND_FAR, at=1
     ),
     "wired/arm-needed-sink": Plan(_STATIC, "causal", rest=30.0),
     "wired/arm-retrieval": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1),
