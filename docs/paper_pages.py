@@ -35,7 +35,7 @@ ROLES = {"mdm": "`--model`", "arm": "`--against`", "sink": "`--sink`", "gate": "
 PROTOCOL = Effort(prompts=5, items=12)
 LEAD = """# The papers' figures and tables
 
-Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from models on board: small networks in a made-up world, which show what a figure looks like and not what the papers' models do. DRAWN The commands take [the tales](specimens.md) unless told otherwise. Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed. In tables the difference from the first row stands in brackets, paired by item or by training seed; * is p < 0.05 after Holm's correction.
+Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from models on board, [the tales](specimens.md), which the commands take where no model is named: small networks that show what a figure looks like and not what the papers' models do. DRAWN Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed. In tables the difference from the first row stands in brackets, paired by item or by training seed; * is p < 0.05 after Holm's correction.
 
 `anchorwatch paper sinks` lists the items of a paper, `--all` makes all that can be made. On your models:
 
@@ -110,9 +110,7 @@ def drawn_models() -> str:
     """A sentence on the models that pictures and tables are of, as the tables name them."""
     tables = (path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md")))
     names = sorted({name for text in tables for name in re.findall(r"lab/[a-z-]+", text)})
-    listed = ", ".join(f"`{name}`" for name in names)
-    earlier = "; pictures have their former names" if "lab/toy-mdm" in names else ""
-    return f"Those below are of {listed}{earlier}."
+    return f"Those below are of {', '.join(f'`{name}`' for name in names)}."
 
 
 def _shows(item: PaperItem) -> str:

@@ -5,7 +5,8 @@
     python docs/papers.py runs/smol --part smol     # those of other models, in a part of their own
 
 `make papers` runs the study and then the second. What stands between two comments of a page is made
-here, the rest is written by hand; a call writes its own part and leaves the others as they are. A
+here, the rest is written by hand; a call writes its own part and leaves the others as they are. The
+first paragraph of a page has a sentence for each part: what was tested, and what the models lack. A
 part of other models may be of some claims only, and says which were not run; the log of changes is
 in the first part. Nothing that changes from run to run (dates, seconds) is written, so that a
 second call leaves a page as it is.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.claim import ORIGINS, Claim
+from anchorwatch.studies.claim import ORIGINS, PAPER, Claim
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.report.text import plain_number, spell_counts
 from anchorwatch.studies.study_record import read_record
@@ -30,7 +31,8 @@ PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-tok
 """By study."""
 FIRST = ""
 """The part of the models that are taken where none is named."""
-PARTS = (FIRST, "smol")
+PARTS = (FIRST, "answers", "smol")
+"""In the order of the pages: the tales, those that answer beside distractors, SmolLM2-135M."""
 
 Row = Mapping[str, Any]
 
@@ -40,9 +42,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("study", nargs="?", type=Path, help="a study's folder; else no verdicts")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the pages are")
     parser.add_argument("--part", choices=PARTS[1:], default=FIRST, help="of other models")
-    asked = parser.parse_args(words)
+    options = parser.parse_args(words)
     try:
-        fill(asked.docs, asked.study, part=asked.part)
+        fill(options.docs, options.study, part=options.part)
     except SpecError as error:
         raise SystemExit(str(error)) from None
 
@@ -56,21 +58,25 @@ def fill(docs: Path, study: Path | None = None, *, part: str = FIRST) -> None:
         if part != FIRST:
             raise SpecError(f"--part {part} takes a study: python docs/papers.py FOLDER")
         blocks = {name: _announced(claims([name])) for name in PAGES}
+        leads = dict.fromkeys(PAGES, "Not run yet.")
     else:
-        held = read(study)
-        if part == FIRST:
-            blocks = {name: _found(held, rows) for name, rows in _whole(held, study).items()}
-        else:
-            blocks = {name: _beside(held, rows) for name, rows in _by_study(held).items()}
-    pages = {docs / PAGES[name]: block for name, block in blocks.items()}
-    made = {page: between(page, block, part=part) for page, block in pages.items()}  # all, or none
-    for page, text in made.items():
+        record = read(study)
+        studies = _whole(record, study) if part == FIRST else _by_study(record)
+        describe = _describe_whole if part == FIRST else _describe_part
+        blocks = {name: describe(record, rows) for name, rows in studies.items()}
+        leads = {name: _lead(record, rows) for name, rows in studies.items()}
+    texts = {}  # of all pages, before any is written
+    for name, block in blocks.items():
+        page = docs / PAGES[name]
+        text = _insert(page, _read_page(page), block, marks("found", part))
+        texts[page] = _insert(page, text, leads[name], marks("lead", part))
+    for page, text in texts.items():
         page.write_text(text, encoding="utf-8")
 
 
-def marks(part: str) -> tuple[str, str]:
-    """The comments that a part stands between."""
-    name = f"found {part}".rstrip()
+def marks(kind: str, part: str) -> tuple[str, str]:
+    """The comments that a part of a page, or its words in the first paragraph, stand between."""
+    name = f"{kind} {part}".rstrip()
     return f"<!-- {name} -->", f"<!-- /{name} -->"
 
 
@@ -82,33 +88,42 @@ def read(study: Path) -> dict[str, Any]:
         raise SpecError(f"{error}: `anchorwatch study -o {study}` writes it") from None
 
 
-def between(page: Path, block: str, *, part: str = FIRST) -> str:
-    """The page with this block between the two comments of its part."""
-    begin, end = marks(part)
-    wants = f"put {begin} and, below it, {end} where the table is to stand, once each"
+def _read_page(page: Path) -> str:
     if not page.is_file():
-        raise SpecError(f"there is no page {page}: write it, and {wants}")
-    text = page.read_text(encoding="utf-8")
+        begin, end = marks("found", FIRST)
+        raise SpecError(
+            f"there is no page {page}: write it, and put {begin} and, below it, {end} where the "
+            "table is to stand, once each"
+        )
+    return page.read_text(encoding="utf-8")
+
+
+def _insert(page: Path, text: str, block: str, between: tuple[str, str]) -> str:
+    """The text of a page with this block between two comments."""
+    begin, end = between
     before, begun, rest = text.partition(f"{begin}\n")
     _, ended, after = rest.partition(end)
     if not begun or not ended or text.count(begin) != 1 or text.count(end) != 1:
-        raise SpecError(f"{page} has no place for what was found: {wants}")
+        raise SpecError(
+            f"{page} has no place for what was found: put {begin} and, below it, {end} where the "
+            "table is to stand, once each"
+        )
     return f"{before}{begin}\n{block}\n{end}{after}"
 
 
-def _by_study(held: Mapping[str, Any]) -> dict[str, list[Row]]:
+def _by_study(record: Mapping[str, Any]) -> dict[str, list[Row]]:
     """Rows of a record by the study that they are of."""
     studies: dict[str, list[Row]] = {}
-    for row in held["claims"]:
+    for row in record["claims"]:
         studies.setdefault(row["study"], []).append(row)
     return studies
 
 
-def _whole(held: Mapping[str, Any], study: Path) -> dict[str, list[Row]]:
+def _whole(record: Mapping[str, Any], study: Path) -> dict[str, list[Row]]:
     """Rows by study; a part of one is refused, as Holm's levels are those of all its claims."""
-    studies = _by_study(held)
+    studies = _by_study(record)
     for name, rows in studies.items():
-        every = [one.id for one in claims([name])]
+        every = [claim.id for claim in claims([name])]
         if [row["id"] for row in rows] != every:
             raise SpecError(
                 f"{study} has {len(rows)} of the {len(every)} claims of {name}: "
@@ -122,46 +137,51 @@ def _announced(every: Sequence[Claim]) -> str:
     lines = ["Not run yet: `make papers` runs the study and fills in the verdicts.", ""]
     lines += _table(
         ("claim", "in words", "whose", "unit", "reported"),
-        [(_short(one.id), one.sentence, _whose(one), one.unit, one.reported) for one in every],
+        [
+            (_short(claim.id), claim.sentence, _whose(claim), claim.unit, claim.reported)
+            for claim in every
+        ],
     )
     lines += _details(
         ("claim", "what is measured", "supported if it is"),
         [
-            (_short(claim.id), _named(claim.criteria, at), _wants(vars(one)))
+            (_short(claim.id), _named(claim.criteria, at), _wants(vars(criterion)))
             for claim in every
-            for at, one in enumerate(claim.criteria)
+            for at, criterion in enumerate(claim.criteria)
         ],
     )
-    lacking = [(one.id, f"is not testable: it lacks {one.lacks}") for one in every if one.lacks]
-    rows = [vars(one) for one in every]
+    lacking = [
+        (claim.id, f"is not testable: it lacks {claim.lacks}") for claim in every if claim.lacks
+    ]
+    rows = [vars(claim) for claim in every]
     return "\n".join([*lines, *_not_run(lacking), *_contradictions(rows), *_changes(every)])
 
 
-def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _describe_whole(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims after a study."""
     every = claims([str(rows[0]["study"])]) if rows else ()
-    return "\n".join([*_verdict_lines(held, rows), *_contradictions(rows), *_changes(every)])
+    return "\n".join([*_verdict_lines(record, rows), *_contradictions(rows), *_changes(every)])
 
 
-def _beside(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _describe_part(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims that were run on other models, and which were not."""
     ran = {row["id"] for row in rows}
-    left = [_short(one.id) for one in claims([str(rows[0]["study"])]) if one.id not in ran]
-    lines = _verdict_lines(held, rows)
+    left = [_short(claim.id) for claim in claims([str(rows[0]["study"])]) if claim.id not in ran]
+    lines = _verdict_lines(record, rows)
     return "\n".join([*lines, *(["", f"Not run on these models: {', '.join(left)}."] * bool(left))])
 
 
-def _verdict_lines(held: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+def _verdict_lines(record: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """What was tested, the table of verdicts, what is measured, and what was not testable."""
-    lines = [_about(held, rows), ""]
+    lines = _about(record, rows)
     heads = ("claim", "in words", "whose", "verdict", "effect [interval]; needed", "n unit")
     lines += _table((*heads, "reported"), [_line(row) for row in rows])
     lines += _details(
         ("claim", "what is measured", "supported if it is", "found"),
         [
-            (_short(row["id"]), _named(row["criteria"], at), _wants(one), _result(one))
+            (_short(row["id"]), _named(row["criteria"], at), _wants(criterion), _result(criterion))
             for row in rows
-            for at, one in enumerate(row.get("criteria", ()))
+            for at, criterion in enumerate(row.get("criteria", ()))
         ],
     )
     why = {NOT_TESTABLE: "lacking", NOT_ABOUT: "not_about"}
@@ -174,40 +194,62 @@ def _verdict_lines(held: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [*lines, *_not_run(not_run)]
 
 
-def _about(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    about = held["about"]
+def _lead(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """For the first paragraph: the models, verdicts on the paper's sentences, what models lack."""
+    models = ", ".join(f"`{source}`" for source in record["about"]["models"].values())
+    sentences = [row["verdict"] for row in rows if row["origin"] == PAPER]
+    counts = spell_counts({name: sentences.count(name) for name in VERDICTS})
+    failing: dict[str, set[str]] = {}
+    for row in rows:
+        for item in row["preconditions"]:
+            if not item["holds"]:
+                failing.setdefault(item["name"], set()).add(row["id"])
+    often = sorted(failing.items(), key=lambda item: -len(item[1]))
+    lacks = "; ".join(f"{_cell(name)} ({len(ids)} claims)" for name, ids in often)
+    lacks = lacks.replace("(1 claims)", "(1 claim)")
+    words = f"Tested on {models}, budget {record['about']['budget']['name']}. "
+    words += f"Sentences of the paper that were run ({len(sentences)}): {counts}."
+    if lacks:
+        words += f" A claim is not judged on models that cannot show it; these lack: {lacks}."
+    return words
+
+
+def _about(record: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    about = record["about"]
     models = ", ".join(f"`{source}` ({role})" for role, source in about["models"].items())
     budget, versions = about["budget"], about["versions"]
-    return (
-        f"{_headline(rows)} {_failed(rows)}Models: {models}. "
+    words = (
+        f"{_headline(rows)} Models: {models}. "
         f"Budget: {budget['name']} ({budget['prompts']} prompts, "
         f"{budget['items']} items). anchorwatch {versions['anchorwatch']}, "
-        f"manifest `{held['digest']}`. The effect is of the statistic that decides; intervals are "
-        "at the level of Shaffer's step-down test over the claims of this paper that were run."
+        f"manifest `{record['digest']}`. The effect is of the statistic that decides; intervals "
+        "are at the level of Shaffer's step-down test over the claims of this paper that were run."
     )
+    return [words, "", *_failed(rows)]
 
 
 def _headline(rows: Sequence[Row]) -> str:
     """Verdicts by whose claim it is: the paper's own sentences first."""
     parts = []
     for origin, words in ORIGINS.items():
-        said = [row["verdict"] for row in rows if row["origin"] == origin]
-        if said:
-            counts = spell_counts({name: said.count(name) for name in VERDICTS})
-            parts.append(f"{words[:1].upper()}{words[1:]} ({len(said)}): {counts}.")
+        verdicts = [row["verdict"] for row in rows if row["origin"] == origin]
+        if verdicts:
+            counts = spell_counts({name: verdicts.count(name) for name in VERDICTS})
+            parts.append(f"{words[:1].upper()}{words[1:]} ({len(verdicts)}): {counts}.")
     return " ".join(parts)
 
 
-def _failed(rows: Sequence[Row]) -> str:
-    """Preconditions that do not hold, each with the claims that need it."""
-    lost: dict[str, list[str]] = {}
+def _failed(rows: Sequence[Row]) -> list[str]:
+    """Preconditions that do not hold, each with the claims that need it, as a table."""
+    lost: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for item in row["preconditions"]:
             if not item["holds"]:
-                has = f"{_number(item['value'])}, at least {_number(item['minimum'])} is needed"
-                lost.setdefault(f"{item['name']} ({has})", []).append(_short(row["id"]))
-    each = "; ".join(f"{words} for {', '.join(ids)}" for words, ids in lost.items())
-    return f"These models lack {_cell(each)}. " if each else ""
+                key = (item["name"], _number(item["value"]), _number(item["minimum"]))
+                lost.setdefault(key, []).append(_short(row["id"]))
+    heads = ("these models lack", "they have", "at least", "not testable for that")
+    lines = [(*key, ", ".join(ids)) for key, ids in lost.items()]
+    return [*_table(heads, lines), ""] if lines else []
 
 
 def _contradictions(rows: Sequence[Row]) -> list[str]:
@@ -224,70 +266,78 @@ def _changes(every: Sequence[Claim]) -> list[str]:
     """The log of what was changed in the tests."""
     heads = ("claim", "what was changed", "why", "what the old test said")
     rows = [
-        (_short(one.id), change.what, change.why, change.before)
-        for one in every
-        for change in one.changes
+        (_short(claim.id), change.what, change.why, change.before)
+        for claim in every
+        for change in claim.changes
     ]
     summary = "What was changed in the tests, why, and what the old ones said"
     return _details(heads, rows, summary)
 
 
-def _whose(one: Claim) -> str:
+def _whose(claim: Claim) -> str:
     """Origin, and of which models it was said."""
-    return f"{one.origin}, of {', '.join(one.scope)}" if one.scope else one.origin
+    return f"{claim.origin}, of {', '.join(claim.scope)}" if claim.scope else claim.origin
 
 
 def _line(row: Row) -> tuple[str, ...]:
     whose = f"{row['origin']}, of {', '.join(row['scope'])}" if row["scope"] else row["origin"]
     cells = [_short(row["id"]), row["sentence"], whose, row["verdict"], "", "", row["reported"]]
     if row["verdict"] not in (NOT_TESTABLE, NOT_ABOUT):
-        one = next(one for one in row["criteria"] if one["criterion"] == row["binding"])
+        criterion = next(
+            criterion for criterion in row["criteria"] if criterion["criterion"] == row["binding"]
+        )
         several = sum(each["decides"] for each in row["criteria"]) > 1
         name = f" ({row['binding']})" if several else ""
-        cells[4] = f"{_interval(one)}{name}; {_where(one)}"
-        cells[5] = f"{one['n']} {row['unit']}s"
-        cells[5] += f", {one['missing']} missing" if one["missing"] else ""
+        cells[4] = f"{_interval(criterion)}{name}; {_where(criterion)}"
+        cells[5] = f"{criterion['n']} {row['unit']}s"
+        cells[5] += f", {criterion['missing']} missing" if criterion["missing"] else ""
     return tuple(cells)
 
 
-def _interval(one: Row) -> str:
-    value = _number(one["effect"])
-    if one["low"] is None or one["high"] is None:
-        return f"{value}, no interval: {one['why']}" if one["why"] else value
-    return f"{value} [{_number(one['low'])}, {_number(one['high'])}]"
+def _interval(criterion: Row) -> str:
+    value = _number(criterion["effect"])
+    if criterion["low"] is None or criterion["high"] is None:
+        return f"{value}, no interval: {criterion['why']}" if criterion["why"] else value
+    return f"{value} [{_number(criterion['low'])}, {_number(criterion['high'])}]"
 
 
-def _result(one: Row) -> str:
+def _result(criterion: Row) -> str:
     beside = [
-        f"{name} {_number(one[name])}" for name in ("null", "control") if one[name] is not None
+        f"{name} {_number(criterion[name])}"
+        for name in ("null", "control")
+        if criterion[name] is not None
     ]
-    if one.get("out_of_reach"):
+    if criterion.get("out_of_reach"):
         beside.append("no value has 80 % power")
-    elif one.get("detectable") is not None:
-        beside.append(f"80 % power to detect {_number(one['detectable'])}")
-    return "; ".join([_interval(one), *beside])
+    elif criterion.get("units_needed"):
+        beside.append(f"all alike; {criterion['units_needed']} such units tell it from the margin")
+    elif criterion.get("units_refuting"):
+        beside.append(f"all alike; {criterion['units_refuting']} such units refute the claim")
+    elif criterion.get("detectable") is not None:
+        beside.append(f"80 % power to detect {_number(criterion['detectable'])}")
+    return "; ".join([_interval(criterion), *beside])
 
 
-def _wants(one: Row) -> str:
-    return f"{_where(one)}: {one['reason']}"
+def _wants(criterion: Row) -> str:
+    return f"{_where(criterion)}: {criterion['reason']}"
 
 
-def _where(one: Row) -> str:
+def _where(criterion: Row) -> str:
     """Where the truth must lie."""
-    margin = _number(one["margin"])
+    margin = _number(criterion["margin"])
     return {
         "greater": f"above {margin}",
         "less": f"below {margin}",
-        "equal": f"within {margin} of {_number(one['about'])}",
-    }[one["direction"]]
+        "equal": f"within {margin} of {_number(criterion['about'])}",
+    }[criterion["direction"]]
 
 
 def _named(criteria: Sequence[Any], at: int) -> str:
     """The statistic in words, after the criterion's name where a claim has several."""
-    one = criteria[at] if isinstance(criteria[at], Mapping) else vars(criteria[at])
-    name = one.get("criterion", one.get("name"))
-    words = f"*{name}*: {one['statistic']}" if len(criteria) > 1 else one["statistic"]
-    return words if one["decides"] else f"also measured, {words}"
+    criterion = criteria[at] if isinstance(criteria[at], Mapping) else vars(criteria[at])
+    name = criterion.get("criterion", criterion.get("name"))
+    words = f"*{name}*: {criterion['statistic']}" if len(criteria) > 1 else criterion["statistic"]
+    return words if criterion["decides"] else f"also measured, {words}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
