@@ -123,6 +123,7 @@ rehearse: $(READY)
 lab: $(READY)
 	$(BIN)/python recipes/lab.py
 	$(BIN)/python recipes/tales.py
+	$(BIN)/python recipes/tales_answers.py
 
 variants: $(READY)
 	$(BIN)/python recipes/variants.py
@@ -146,7 +147,7 @@ look: $(RUN) $(PAGE)
 	$(BIN)/anchorwatch view runs/lily.trace --model lab/tales-mdm $(ARGS)
 
 study: $(RUN)
-	$(BIN)/anchorwatch study --budget quick -o runs/study || test $$? -eq 3
+	$(BIN)/anchorwatch study --budget quick --engine local -o runs/study || test $$? -eq 3
 
 tour: $(READY) $(PAGE) setup-browser
 	$(BIN)/python docs/tour.py

@@ -196,6 +196,12 @@ rounded once each in every layer."""
 BFLOAT16_LOSS = of_sums(1, times=2 * SMALL["layers"], dtype="bfloat16")
 """A loss in bfloat16 against float32, relative, small networks."""
 
+BFLOAT16_TRAINING_LOGIT = 4.0
+BFLOAT16_TRAINING = SAFETY * UNIT["bfloat16"] * (BFLOAT16_TRAINING_LOGIT + 4)
+"""Outputs and gradients of one attention call computed as two products in bfloat16, against float64,
+root mean square over that of the result: logits up to 4 are rounded once, which moves a share by as
+many units; queries, keys, weights and values are rounded once each."""
+
 # Metrics and statistics.
 
 METRIC = of_sums(KEYS, scale=10.0)

@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}
 TEXTS = {name: (DOCS / name).read_text() for name in ("studies.md", *PAGES.values())}
+KINDS = ("lead", "found")
+LEAD = "<!-- lead -->\nNO LEAD\n<!-- /lead -->\n"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def docs(tmp_path):
     folder.mkdir()
     for name in PAGES.values():
         (folder / name).write_text(
-            "Before.\n\n<!-- found -->\nAS IT WAS\n<!-- /found -->\n\nAfter.\n"
+            f"Before.\n{LEAD}\n<!-- found -->\nAS IT WAS\n<!-- /found -->\n\nAfter.\n"
         )
     return folder
 
@@ -112,7 +114,8 @@ def test_a_study_fills_every_page_and_a_second_call_changes_nothing(papers, docs
     papers.main([str(out), "--docs", str(docs)])
     assert read(docs) == once
     for name, text in once.items():
-        assert text.startswith("Before.\n\n<!-- found -->\n")
+        assert text.startswith("Before.\n<!-- lead -->\nTested on `lab/toy-mdm`, `lab/toy-arm`, ")
+        assert "NO LEAD" not in text
         assert text.endswith("\n<!-- /found -->\n\nAfter.\n")
         assert "AS IT WAS" not in text
         assert (
@@ -156,6 +159,42 @@ def test_the_digest_is_the_study_s(papers, docs, tmp_path):
     papers.fill(docs, out)
     said = json.loads((out / "claims.json").read_text())["digest"]
     assert f"manifest `{said}`" in read(docs)["sinks"]
+
+
+def test_what_models_lack_is_in_the_first_paragraph_and_in_a_table(papers, docs, tmp_path):
+    out = study(tmp_path / "out", ["sinks"])
+    item = {"name": "a sink | in most heads", "value": 0.25, "minimum": 0.5, "holds": False}
+    fine = item | {"name": "a trained model", "holds": True}
+
+    def change(held):
+        held["claims"][0]["preconditions"] = [item, fine]
+        held["claims"][2]["preconditions"] = [item]
+
+    rewritten(out, change)
+    papers.fill(docs, out)
+    text = read(docs)["sinks"]
+    lead = text.partition("<!-- /lead -->")[0]
+    assert r"these lack: a sink \| in most heads (2 claims)." in lead
+    assert "Sentences of the paper that were run (24): 24 supported." in lead
+    assert r"| a sink \| in most heads | 0.25 | 0.5 | H1, H3 |" in text
+    assert "a trained model" not in text
+
+
+def test_pages_without_a_study_say_in_their_first_paragraph_that_nothing_was_run(
+    papers, docs, tmp_path
+):
+    papers.fill(docs, study(tmp_path / "out"))
+    papers.fill(docs)
+    for text in read(docs).values():
+        assert "Tested on" not in text
+        assert "<!-- lead -->\nNot run yet.\n<!-- /lead -->" in text
+
+
+def test_a_page_without_a_place_for_the_first_paragraph_is_refused(papers, docs, tmp_path):
+    page = docs / "sinks.md"
+    page.write_text(page.read_text().replace(LEAD, ""))
+    with pytest.raises(SpecError, match=r"sinks.md has no place .*: put <!-- lead --> and, below"):
+        papers.fill(docs, study(tmp_path / "out"))
 
 
 def test_a_pipe_a_tag_or_a_new_line_stays_in_its_cell(papers, docs, tmp_path):
@@ -202,7 +241,7 @@ def test_a_folder_that_is_no_whole_study_is_refused(papers, docs, tmp_path):
     with pytest.raises(SpecError, match=r"claims.json: `anchorwatch study -o .*none` writes it"):
         papers.fill(docs, tmp_path / "none")
     out = study(tmp_path / "two", ["sinks/H2", "sinks/H3"])
-    with pytest.raises(SpecError, match=r"2 of the 35 claims of sinks: run them together"):
+    with pytest.raises(SpecError, match=r"2 of the 36 claims of sinks: run them together"):
         papers.fill(docs, out)
     rewritten(out, lambda held: held.update(version=0))
     with pytest.raises(
@@ -216,17 +255,19 @@ def test_a_folder_that_is_no_whole_study_is_refused(papers, docs, tmp_path):
 
 def test_a_part_of_other_models_is_written_beside_and_leaves_the_rest(papers, docs, tmp_path):
     page = docs / "sinks.md"
-    page.write_text(page.read_text() + "\n<!-- found smol -->\nOF SMOL\n<!-- /found smol -->\n")
+    places = [f"<!-- {kind} smol -->\nOF SMOL\n<!-- /{kind} smol -->\n" for kind in KINDS]
+    page.write_text("\n".join([page.read_text(), *places]))
     some = study(tmp_path / "some", ["sinks/H2", "sinks/H3"])
     papers.main([str(some), "--part", "smol", "--docs", str(docs)])
     both = page.read_text()
-    first, _, part = both.partition("<!-- found smol -->")
-    assert "AS IT WAS" in first and "OF SMOL" not in both
+    first, _, part = both.partition("<!-- lead smol -->")
+    assert "AS IT WAS" in first and "NO LEAD" in first and "OF SMOL" not in both
+    assert part.startswith("\nTested on `lab/toy-mdm`, `lab/toy-arm`, budget quick.")
     assert list(rows(part)) == ["H2", "H3"]
     assert "Not run on these models: H1, H4, H5," in part
     assert "What was changed" not in part  # the log is in the first part
     papers.fill(docs, study(tmp_path / "whole", ["sinks"]))
-    assert page.read_text().partition("<!-- found smol -->")[2] == part
+    assert page.read_text().partition("<!-- lead smol -->")[2] == part
     assert "AS IT WAS" not in page.read_text()
 
 
@@ -277,7 +318,8 @@ def test_every_command_is_a_real_one(page, line, papers, tmp_path):
     elif program == "python":
         assert words[0] in ("docs/papers.py", "docs/smol_study.py")
         assert (ROOT / words[0]).is_file()
-        assert len(words) == 2 or (words[0], words[2:]) == ("docs/papers.py", ["--part", "smol"])
+        parts = [["--part", part] for part in papers.PARTS[1:]]
+        assert len(words) == 2 or (words[0] == "docs/papers.py" and words[2:] in parts)
     else:
         assert program == "anchorwatch"
         command = typer.main.get_command(app)
@@ -326,3 +368,9 @@ def test_links_of_the_pages_lead_somewhere():
     for name, text in TEXTS.items():
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert (DOCS / target).exists(), f"{name}: {target}"
+
+
+def test_alike_units_on_the_wrong_side_say_how_many_would_refute(papers):
+    row = {"effect": 0.0, "low": -0.3, "high": 0.3, "null": None, "control": None, "why": ""}
+    row |= {"detectable": None, "units_needed": None, "units_refuting": 72}
+    assert papers._result(row).endswith("; all alike; 72 such units refute the claim")

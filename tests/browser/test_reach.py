@@ -20,6 +20,13 @@ def reading(page, panel="map"):
     return page.locator(f"[data-panel={panel}] .reading").first.inner_text()
 
 
+def wait_for_exact(page):
+    """Until the difference under the pointer is read, not the rounded one of the colours."""
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=difference] .reading')?.textContent.includes('≈') === false"
+    )
+
+
 def test_a_link_brings_everything_back(look, url):
     held = look(url)
     page = held.go(f"{url}#v=1&with=none&step=2&layer=1")
@@ -192,9 +199,7 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
     one, two = (
         t["received"].sel(group="all")[2, 1].mean("head").values[3] for t in (plain, causal)
     )
-    page.wait_for_function(
-        "() => document.querySelector('[data-panel=difference] .reading')?.textContent.includes('≈') === false"
-    )
+    wait_for_exact(page)
     said = float(reading(page, "difference").rpartition("·")[2].replace("+", ""))
     assert said == pytest.approx(float(two - one), rel=1e-3)  # four digits are said
     page.locator("[data-panel=difference] button", has_text="Table").click()
@@ -214,6 +219,7 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
 def test_a_run_beside_itself_does_not_differ(look, url):
     page = look(url).go(f"{url}#v=1&with=0&step=4&layer=1&token=5")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
+    wait_for_exact(page)
     assert reading(page, "difference").endswith("· 0")
 
 

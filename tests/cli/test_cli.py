@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
+from typer.testing import CliRunner
 
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
@@ -193,6 +195,7 @@ def test_a_prompt_may_begin_with_a_dash():
         (["run", "no/such-model", "the", "--seed", "-1"], 2, "--seed"),
         (["run", "tiny/arm", "the", "--steps", "3"], 2, "left-to-right has no steps"),
         (["run", "tiny/nothing", "the"], 1, "expected one of tiny/llada"),
+        (["run", "tiny/llada", "the", "--mask-id", "99999"], 2, "say mask_id=, from 0 to"),
         (["show", "nowhere.trace"], 1, "there is no trace at nowhere.trace"),
         (["run", "tiny/llada", ""], 2, "the prompt is empty"),
         (["convert", "nowhere", "out"], 1, "there is no folder nowhere"),
@@ -203,6 +206,19 @@ def test_mistakes_are_one_line_and_an_exit_code(words, code, says):
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["study", "paper", "eval", "train", "sweep", "models"])
+def test_an_interrupted_command_says_how_to_go_on(name, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.main.get_command(app).commands[name].__class__, "invoke", interrupt)
+    needed = {"paper": ["sinks"], "eval": ["m"], "train": ["a"], "sweep": ["a", "-o", "b"]}
+    done = CliRunner().invoke(app, [name, *needed.get(name, ())])
+    assert done.exit_code == 130
+    assert done.stderr.startswith("error: interrupted") and done.stderr.count("\n") == 1
+    assert ("the same command goes on" in done.stderr) == (name != "models")
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_loaded(lena, tmp_path):

@@ -159,6 +159,7 @@ def test_prompts_come_from_json_lines_stdin_or_the_command_line(tmp_path):
         (["empty.txt", "--edit", "no-op"], "empty.txt has no prompts: it needs one on each line"),
         (["bad.jsonl", "--edit", "no-op"], "line 3 of bad.jsonl is not JSON"),
         (["odd.jsonl", "--edit", "no-op"], 'line 2 of odd.jsonl has no "prompt"'),
+        (["void.jsonl", "--edit", "no-op"], "line 2 of void.jsonl has an empty prompt: give text"),
         (["latin.txt", "--edit", "no-op"], "latin.txt is not UTF-8 (byte at offset 1)"),
         (
             ["a.txt", "--edit", "hide-sinks:1", "--doses", "1;2"],
@@ -181,6 +182,7 @@ def test_mistakes_cost_no_loading(words, says, tmp_path, monkeypatch):
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n\n{"prompt": \n')
     (tmp_path / "odd.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
+    (tmp_path / "void.jsonl").write_text('{"prompt": "a"}\n{"prompt": ""}\n')
     (tmp_path / "latin.txt").write_bytes(b"a\xe9\n")
     done = type_in("effect", "no/such-model", *words)
     assert done.returncode == 2, done.stderr

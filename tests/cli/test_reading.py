@@ -203,6 +203,9 @@ def test_a_replay_says_what_is_wrong_before_it_loads(two, tmp_path):
     assert "--steps x is not numbers: say --steps 0+8 or 0-7" in one_line_of(
         type_in("replay", two[0], "--steps", "x", "-o", out)
     )
+    assert "5-2 is reversed: say 2-5" in one_line_of(
+        type_in("replay", two[0], "--steps", "5-2", "-o", out)
+    )
     assert "is not the model that made this trace" in one_line_of(
         type_in("replay", two[0], "--model", "tiny/dream", "-o", out)
     )

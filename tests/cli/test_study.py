@@ -14,6 +14,8 @@ from anchorwatch.models.load_options import LoadOptions
 from planted_study import study
 
 GIVEN = ("--model", "tiny/llada", "--against", "tiny/arm")
+TWIN = 10 * 18
+"""Passes of the experiment that says whether a model is trained, for ten prompts."""
 
 
 def typed(*words):
@@ -26,8 +28,15 @@ def test_the_plan_alone_runs_nothing(tmp_path):
     assert plan["claims"] == ["sinks/H2"]
     assert list(plan["lacking"]) == ["sinks/H24"]
     assert "a second masked diffusion model" in plan["lacking"]["sinks/H24"]
-    assert plan["passes"] == 10 * 16
+    assert plan["passes"] == 10 * 16 + TWIN
     assert not (tmp_path / "out" / "claims.json").exists()
+
+
+def test_the_plan_says_what_a_claim_lacks_and_ends_with_the_sum(tmp_path):
+    done = typed("sinks/H2", "sink_token/H20", *GIVEN, "--plan", "-o", tmp_path / "out")
+    *_, lost, total = done.stdout.splitlines()
+    assert lost.startswith("sink_token/H20 lacks ") and lost.endswith("(--sink)")
+    assert total.endswith("in all: 1 claim to run, 1 lacks something")
 
 
 def test_a_claim_that_lacks_something_is_listed_and_the_exit_code_says_so(tmp_path):
@@ -49,13 +58,15 @@ def test_a_protocol_and_what_is_said_beside_it_stand_in_the_plan(tmp_path):
     words = ("--protocol", "rulli", "--length", 32, "--block", 8, "--device", "cpu", "--plan")
     done = typed("sinks/H2", *GIVEN, *words, "--json", "-o", tmp_path / "out")
     plan = json.loads(done.stdout)
-    assert plan["passes"] == 10 * 32
+    assert plan["passes"] == 10 * 32 + TWIN
     assert plan["settings"].startswith("questions: 32 positions in blocks of 8, 32 steps; running")
-    assert plan["settings"].endswith("rulli: chat template, LowConfidence, length 32, block 8")
+    assert plan["settings"].endswith(
+        "rulli: chat template, LowConfidence, length 32, block 8, answers of 128"
+    )
     words = ("--decoding", "dream:algorithm=entropy", "--length", 8, "--no-chat", "--plan")
     done = typed("sinks/H2", *GIVEN, "--protocol", "rulli", *words, "-o", tmp_path / "out")
     assert done.stdout.splitlines()[0].endswith(
-        "8 steps; rulli: DreamOrder(length=8, algorithm=entropy)"
+        "8 steps; rulli: DreamOrder(length=8, algorithm=entropy), answers of 128"
     )
 
 
@@ -66,6 +77,13 @@ def test_a_protocol_and_what_is_said_beside_it_stand_in_the_plan(tmp_path):
         (["--decoding", "left-to-right"], "say how the masked one does"),
         (["--decoding", "dream", "--block", "8"], "dream has no block: leave it out, or use"),
         (["--decoding", "low-confidence:steps=8", "--steps", "4"], "steps is given twice"),
+        (["--decoding", "block-diffusion"], "say BlockDiffusion(block=8) or --block 8"),
+        (["--decoding", "token-editing"], "say TokenEditing(block=8) or --block 8"),
+        (["--decoding", "dream-on"], "say a decoding that keeps it, such as DreamOrder()"),
+        (["--length", "0"], "length=0 is not a whole number of at least 1"),
+        (["--steps", "0"], "steps=0 is not a whole number of at least 1"),
+        (["--block", "0"], "block=0 is not a whole number of at least 1"),
+        (["--answer", "-3"], "answer=-3 is not a whole number of at least 1"),
         (["--block", "5"], "block=5 does not divide length=16: use one of"),
         (["--prompts", "none.txt"], "there is no file none.txt"),
         (["--task", "none.jsonl"], "none.jsonl"),
@@ -119,5 +137,5 @@ def test_at_a_terminal_the_table_is_lines_that_can_be_read(monkeypatch):
 
 def test_in_a_file_the_table_is_csv_with_whole_counts(tmp_path):
     head, first, *_ = cli_study._table(study(names=("sinks",))).splitlines()
-    assert head == "id,verdict,effect,low,high,n,unit,lacking,not_about"
+    assert head == "id,verdict,effect,low,high,margin,detectable,n,unit,lacking,not_about"
     assert ",40,prompt," in first

@@ -10,6 +10,7 @@ from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.evaluation.grid import LEAST_ITEMS, LEAST_RIGHT, evaluate, warn_floor
 from anchorwatch.studies import run_study
 from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.papers import claims
 
 
 class Answered:
@@ -54,6 +55,10 @@ def test_an_evaluation_of_an_untrained_model_says_so():
         evaluate("tiny/llada", "synthetic/one-hop", contexts=["gold"], decoding=how, limit=20)
 
 
+CLAIM = ["sinks/H2"]
+"""A claim that reads questions with passages."""
+
+
 def test_an_evaluation_and_a_study_say_what_does_not_fit(monkeypatch):
     model = aw.load("lab/toy-mdm")
     how = aw.decoding.LowConfidence(length=2, steps=1)
@@ -63,10 +68,10 @@ def test_an_evaluation_and_a_study_say_what_does_not_fit(monkeypatch):
         evaluate(model, "synthetic/one-hop", contexts=["gold"], decoding=how, limit=2)
     budget = Budget("small", prompts=2, length=4, steps=4, items=2, rows=2)
     with pytest.warns(AnchorwatchWarning, match="is a chat model"):
-        run_study._warn_misfits(budget, model)
+        run_study._warn_misfits(claims(CLAIM), budget, model)
     # Every token unknown: nothing of the prompt is read.
     object.__setattr__(model, "source", "owner/base")
     monkeypatch.setattr(type(model), "encode", lambda self, prompt: [0, 0, 0])
     model.tokenizer.unk_token = model.tokenizer.convert_ids_to_tokens(0)
     with pytest.warns(AnchorwatchWarning, match="3 of the 3 tokens of the prompt are unknown"):
-        run_study._warn_misfits(budget, model)
+        run_study._warn_misfits(claims(CLAIM), budget, model)

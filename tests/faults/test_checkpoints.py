@@ -308,7 +308,7 @@ def test_a_mask_id_is_a_whole_number(llada, value):
 def test_a_mask_id_for_embedded_models():
     assert aw.load("tiny/llada", mask_id=0).mask_id == 0
     for outside in (-1, 10**6):
-        with pytest.raises(ModelError, match=f"mask id {outside} is outside the embedding"):
+        with pytest.raises(SpecError, match=f"mask id {outside} is outside the embedding"):
             aw.load("tiny/llada", mask_id=outside)
     with pytest.raises(SpecError, match="leave mask_id out"):
         aw.load("tiny/arm", mask_id=3)
@@ -322,7 +322,7 @@ def test_a_revision_is_for_the_hub(llada, tmp_path):
 
 
 def test_a_mask_outside_the_embedding(llada):
-    with pytest.raises(ModelError, match="mask id 4000 is outside the embedding of 96 rows"):
+    with pytest.raises(SpecError, match="mask id 4000 is outside the embedding of 96 rows"):
         aw.load(llada, mask_id=4000)
 
 

@@ -95,6 +95,13 @@ def test_replays_and_forks_are_of_the_same_model(changed):
     assert aw.replay(model, trace).digest() == trace.digest()
 
 
+def test_a_replay_in_another_dtype_says_so():
+    trace = aw.run(aw.load("tiny/llada"), "the", SHORT, probes=())
+    says = "tiny/llada as it is now is not .*; it has dtype float32, .*; load it with dtype float32"
+    with pytest.raises(TraceError, match=says):
+        aw.replay(aw.load("tiny/llada", dtype="bfloat16"), trace)
+
+
 def test_cached_answers_and_evidence_are_of_the_same_model(changed, tmp_path):
     folder, model, change, _ = changed
     options = {"contexts": "closed", "decoding": D.LowConfidence(2), "limit": 1}

@@ -140,6 +140,16 @@ def test_an_added_key_that_holds_attention_takes_its_part_of_what_is_freed():
     assert sums[NEW, 0] == sums[NEW, 1] == 0 < sums[NEW, 2]
 
 
+def test_a_hidden_share_that_rounds_above_one_has_the_same_null():
+    """In float32 a key that takes nearly everything may sum to more than 1."""
+    before = np.array([[[1.00002, 1e-6, 1e-6, 1e-6]]])
+    after = np.array([[[0.0, 1.0, 1.0, 1.0]]]) / 3
+    even = UniformBaseline(np.full((1, 4), 0.25), np.ones((1, 4)))
+    sums = sum_moved_attention(before, after, np.array([[[0]]]), even, rules.gu(0.3))
+    assert sums[NEW, 1] == pytest.approx(sums[NEW, 0], rel=tolerances.STATISTIC)
+    assert sums[NEW, 0] > 0
+
+
 def test_one_key_that_takes_all_is_a_new_sink():
     before = np.array([[[0.7, 0.1, 0.1, 0.1]]])
     even = UniformBaseline(np.full((1, 4), 0.25), np.ones((1, 4)))

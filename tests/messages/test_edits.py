@@ -1,13 +1,17 @@
 """Edits that cannot be are refused before the weights are touched, and say what would have worked."""
 
+from dataclasses import replace
 from unittest import mock
 
 import pytest
 import torch
 
 import anchorwatch as aw
+from anchorwatch.edits import ablation, verify
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models import attention
+from anchorwatch.models.extra_keys import ExtraKeys
+from anchorwatch.probes.accumulate import View
 from strategies import load
 
 E = aw.edits
@@ -138,8 +142,6 @@ def test_a_kernel_that_ignores_an_edit_stops_the_run(edit):
 
     def deaf(call, value):
         heads = call.query.shape[1] // call.value.shape[1]
-        from dataclasses import replace
-
         own = call.value.repeat_interleave(heads, dim=1)
         return real(replace(call, bias=None), own)
 
@@ -158,6 +160,41 @@ def test_a_head_that_still_speaks_stops_the_run(form):
     ):
         edit = E.knock_out({(1, 2)}, form=form)
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[edit])
+
+
+def draw_call(tokens=6, heads=2):
+    """A causal call of one row of the batch, and its canvas as probes see it."""
+    numbers = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, tokens, 8, generator=numbers) for _ in range(3))
+    call = attention.Call(3, query, key, value, 8**-0.5, None, True, None, None)
+    return call, View(0, "", 0, 0, 0, tokens, tokens)
+
+
+def test_a_quiet_head_that_is_no_mean_is_seen_beside_a_loud_one():
+    call, view = draw_call()
+    call.value[:, 1] *= 1e-4
+    patch, empty = (ablation.AttentionPatch.empty(call) for _ in range(2))
+    patch.mark_heads("mean", 0, [0, 1])
+    patched, bare = ablation.apply_patch(call, patch), ablation.apply_patch(call, empty)
+    check = verify.EditCheck(call, patch, patched, [view])
+    edit = E.knock_out({(3, 0), (3, 1)}, form="mean")
+    assert verify.verify_edit(check, edit, [0, 1], call, empty)
+    patched.out[:, :, 1] = bare.out[:, :, 1]
+    with pytest.raises(ModelError, match="the edit is not alive at layer 3, head 1"):
+        verify.verify_edit(check, edit, [0, 1], call, empty)
+
+
+def test_a_row_that_would_see_nothing_does_not_hide_what_others_show():
+    """The first row sees a sink token and itself, and itself is hidden."""
+    call, view = draw_call()
+    extra = ExtraKeys(torch.zeros(1, 2, 6, 1), torch.ones(1, 2, 1, 8), None)
+    call = attention.with_extra_keys(call, extra)
+    view = replace(view, key_start=1, before=1, added=1)
+    patch = ablation.AttentionPatch.empty(call)
+    patch.logit[..., 1] = True
+    check = verify.EditCheck(call, patch, ablation.apply_patch(call, patch), [view])
+    without = replace(call, extra_logits=torch.full_like(extra.logits, -torch.inf))
+    assert verify.verify_edit(check, E.sink_token(), [0, 1], without, patch)
 
 
 def test_a_network_that_does_not_come_to_our_attention_stops_the_run():

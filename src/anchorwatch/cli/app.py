@@ -11,9 +11,10 @@ import io
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from anchorwatch import __version__
 from anchorwatch.cli import (
@@ -30,7 +31,33 @@ from anchorwatch.cli import (
 )
 from anchorwatch.errors import AnchorwatchError, SpecError
 
+_CONTINUES = "what is done is kept, and the same command goes on from it"
+_AFTER_INTERRUPT = {
+    "eval": f"with -o {_CONTINUES}",
+    "effect": f"with --keep {_CONTINUES}",
+    "run": "with -o its steps are kept, and `anchorwatch resume` goes on from them",
+    "resume": _CONTINUES,
+    "study": _CONTINUES,
+    "paper": _CONTINUES,
+    "sweep": _CONTINUES,
+    "train": "its checkpoints are kept, and the same command goes on from the last",
+}
+"""What is left of a command that was interrupted, where something is."""
+
+
+class _Commands(TyperGroup):
+    """The commands; one that is interrupted says in a line how to go on with it."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            rest = _AFTER_INTERRUPT.get(ctx.invoked_subcommand or "")
+            output.fail(f"interrupted: {rest}" if rest else "interrupted", 130)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="The laboratory for attention in masked diffusion language models.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,7 +68,7 @@ app = typer.Typer(
 
 _EMBEDDED = (
     *("lab/toy-mdm", "lab/toy-sink", "lab/toy-gate", "lab/toy-arm"),
-    *("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink"),
+    *("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink", "lab/tales-gate"),
     *("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert"),
     "wired/even and others (docs/planted.md)",
 )
@@ -129,7 +156,7 @@ def main() -> None:
     except MemoryError:
         output.fail("there is not enough memory for this: ask for less at a time", 1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        output.fail("interrupted", 130)
 
 
 @app.callback(invoke_without_command=True)

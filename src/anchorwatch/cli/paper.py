@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +82,7 @@ def paper(
     if not every and not labels:
         return _list(chosen, as_json)
     if decoding is not None:
-        parse_decoding(decoding, length=1)  # a typing mistake costs no loading
+        _check_decoding(decoding, {"length": length, "steps": steps, "block": block})
     effort = of_papers.published_effort(name) if full else of_papers.SMALL
     said = {"length": length, "steps": steps, "block": block, "prompts": limit, "items": items}
     result = of_papers.reproduce(
@@ -106,6 +107,17 @@ def paper(
     )
     _print(result, as_json)
     raise typer.Exit(3 if result.lacking else 0)
+
+
+def _check_decoding(word: str, sizes: Mapping[str, int | None]) -> None:
+    """Refuse a typing mistake, and sizes beside a decoding that would be ignored."""
+    fields = {name: size for name, size in sizes.items() if size is not None}
+    parse_decoding(word, fields)
+    for name in fields.keys() - {"length"}:
+        raise SpecError(
+            f"--{name} is of the decoding where one is named: "
+            f"say --decoding {word}:{name}={fields[name]}"
+        )
 
 
 def _list(items: tuple[PaperItem, ...], as_json: bool) -> None:

@@ -294,6 +294,11 @@ def _parse_prompt(source: str, number: int, line: str) -> Any:
         ) from None
     if not isinstance(record, dict) or not isinstance(record.get("prompt"), str | list):
         raise SpecError(f'line {number} of {source} has no "prompt", which is text or a list')
+    if not record["prompt"]:
+        raise SpecError(
+            f"line {number} of {source} has an empty prompt: give text, token ids or chat "
+            "messages, or leave the line out"
+        )
     return record["prompt"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
-_SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking", "not_about")
+_SHOWN = (
+    *("id", "verdict", "effect", "low", "high", "margin", "detectable", "n", "unit"),
+    *("lacking", "not_about"),
+)
 
 
 @options.takes_load_options
@@ -163,6 +167,8 @@ def _table(result: Study) -> str:
         elif not row.not_about:
             numbers = f"{row.effect:.3g} [{row.low:.3g}, {row.high:.3g}]"
             words = f"n = {row.n} {row.unit}s"
+            if math.isfinite(row.detectable):
+                words += f", 80 % power to detect {row.detectable:.3g}"
         lines.append(f"{row.id:<15}{row.verdict:<22}{numbers:<30}{one_line(words)}".rstrip())
     return "\n".join(lines) + "\n"
 

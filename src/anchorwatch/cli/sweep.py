@@ -49,10 +49,7 @@ def sweep(
         return output.print_json(planned.as_dict()) if as_json else typer.echo(str(planned))
     from anchorwatch.sweeps.sweep import sweep as run_sweep
 
-    try:
-        result = run_sweep(read, out, engine=chosen, shard=shard)
-    except KeyboardInterrupt:
-        output.fail("interrupted: what is done is kept, and the same command goes on from it", 130)
+    result = run_sweep(read, out, engine=chosen, shard=shard)
     reasons: dict[str, list[str]] = {}
     for cell, reason in result.failed.items():
         reasons.setdefault(one_line(reason), []).append(cell)

@@ -268,7 +268,7 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
     for b, h in {(int(b), int(h)) for b, h in zip(row, head, strict=True)}:
         # Head by head: rows of one head share their hidden keys and penalties.
         mine = (row == b) & (head == h)
-        logits = logits_of(call, b, h, query[mine]) - patch.penalty[b, h]
+        logits = logits_of(call, b, head[mine][:1], query[mine])[0] - patch.penalty[b, h]
         best = logits.argmax(dim=-1)
         hidden = patch.hidden_before_softmax(b, h, query[mine] == queries - 1).clone()
         hidden[torch.arange(len(best)), best] = False
@@ -277,13 +277,15 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
     return RescuedRows(row, head, query, key, share)
 
 
-def logits_of(call: Call, b: int, h: int, queries: torch.Tensor) -> torch.Tensor:
-    """[n, K] logits of some rows of one head without any bias; -inf where a row may not look."""
+def logits_of(call: Call, b: int, heads: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """[h, n, K] logits of rows of heads without any bias; -inf where a row may not look."""
     # With grouped queries several heads share a key head.
-    group = h * call.key.shape[1] // call.query.shape[1]
-    logits = call.query[b, h, queries].float() @ call.key[b, group].float().T * call.scale
+    group = heads * call.key.shape[1] // call.query.shape[1]
+    query, key = call.query[b, heads][:, queries].float(), call.key[b, group].float()
+    logits = query @ key.transpose(1, 2) * call.scale
     if call.extra_logits is not None:
-        logits[:, : call.num_extra_keys] = call.extra_logits[b, h, queries].float()
+        extra = call.extra_logits[b, heads][:, queries].float()
+        logits[..., : call.num_extra_keys] = extra
     seen = visible(call)
     if seen is None:
         return logits

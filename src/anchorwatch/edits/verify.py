@@ -1,8 +1,9 @@
 """Did an edit take effect? A few rows of a call by the obvious formula, against its output.
 
 A kernel that ignores what it is given (published copies of LLaDA do) gives other rows. Whatever an
-edit marks in the `AttentionPatch` is verified here, in float64 and one row at a time.
-Shapes: B rows of the batch, H heads, Q queries, K keys, D channels.
+edit marks in the `AttentionPatch` is verified here, in float64.
+Shapes: B rows of the batch, H heads, Q queries, K keys, D channels; of them h heads and n queries
+are computed again.
 """
 
 from __future__ import annotations
@@ -37,12 +38,18 @@ class EditCheck:
 
 
 @dataclass(frozen=True)
-class _Cell:
-    """One row of one head of one row of the batch."""
+class _Rows:
+    """Some rows of some heads of one row of the batch: h heads, n queries."""
 
     batch: int
-    head: int
-    query: int
+    heads: torch.Tensor
+    """[h] numbers."""
+    queries: torch.Tensor
+    """[n] numbers."""
+
+    def choose_heads(self, chosen: torch.Tensor) -> _Rows:
+        """The same rows of the heads that are chosen, [h] bool."""
+        return replace(self, heads=self.heads[chosen])
 
 
 def verify_edit(
@@ -55,10 +62,8 @@ def verify_edit(
     """
     differs = False
     for view in check.views:
-        for head in heads:
-            for query in _sampled_rows(view):
-                cell = _Cell(view.row, head, query)
-                differs |= _verify_row(check, edit, cell, call, patch)
+        rows = _rows_of(check.plain, view.row, heads, _sampled_rows(view))
+        differs |= _verify_rows(check, edit, rows, call, patch)
     return differs
 
 
@@ -100,9 +105,8 @@ def verify_registers(check: EditCheck, addition: ActiveAddition) -> bool:
         whole = replace(check, plain=_with_visible_keys(plain, sees))
         for way, query, otherwise in cases:
             call = _with_visible_keys(plain, otherwise)
-            for head in range(heads):
-                cell = _Cell(view.row, head, query)
-                differs[way] |= _verify_row(whole, part, cell, call, check.patch) and active
+            rows = _rows_of(plain, view.row, range(heads), [query])
+            differs[way] |= _verify_rows(whole, part, rows, call, check.patch) and active
     return all(differs.values())
 
 
@@ -161,92 +165,120 @@ def verify_gates(
             )
 
 
-def _verify_row(
-    check: EditCheck, edit: Edit, cell: _Cell, call: Call, patch: AttentionPatch
+def _rows_of(plain: Call, batch: int, heads: Sequence[int], queries: Sequence[int]) -> _Rows:
+    device = plain.query.device
+    return _Rows(
+        batch, torch.tensor(list(heads), device=device), torch.tensor(queries, device=device)
+    )
+
+
+def _verify_rows(
+    check: EditCheck, edit: Edit, rows: _Rows, call: Call, patch: AttentionPatch
 ) -> bool:
-    """Refuse a row that is another than expected; True where it shows that the edit acted."""
-    plain, b, h = check.plain, cell.batch, cell.head
-    # A mean over rows cannot be written as one row of weights and values.
-    if bool(check.patch.mean[b, h]):
-        _verify_mean(check, edit, cell)
-        return not bool(patch.mean[b, h])
-    exact = _expected_output(plain, check.patch, check.patched, cell)
-    scale = float(plain.value[b].abs().max())
-    gap = float((check.patched.out[b, cell.query, h].double() - exact).abs().max())
-    _refuse_gap(plain, gap, scale, cell, edit)
-    # Twice the tolerance: a smaller difference would not have been noticed above.
-    without = _expected_output(call, patch, check.patched, cell)
-    return float((without - exact).abs().max()) > 2 * _tolerance(plain) * max(scale, 1e-6)
-
-
-def _expected_output(
-    plain: Call, patch: AttentionPatch, patched: PatchedCall, cell: _Cell
-) -> torch.Tensor:
-    """[D] one row's output in float64."""
-    if bool(patch.zero[cell.batch, cell.head]):
-        return plain.value.new_zeros(plain.value.shape[-1], dtype=torch.float64)
-    shares, value = _expected_row(plain, patch, patched, cell)
-    return shares @ value * _head_factor(patch, cell)
-
-
-def _head_factor(patch: AttentionPatch, cell: _Cell) -> float:
-    return 1 + float(patch.head_gain[cell.batch, cell.head])
+    """Refuse rows that are others than expected; True where one shows that the edit acted."""
+    plain, b = check.plain, rows.batch
+    # 1. A mean over rows cannot be written as one row of weights and values.
+    averaged = check.patch.mean[b, rows.heads]
+    differs = False
+    if bool(averaged.any()):
+        mean_rows, rows = rows.choose_heads(averaged), rows.choose_heads(~averaged)
+        _verify_means(check, edit, mean_rows)
+        differs = not bool(patch.mean[b, mean_rows.heads].all())
+    # 2. The output of the others against float64.
+    exact = _expected_outputs(plain, check.patch, check.patched, rows)
+    scale = plain.value[b].abs().max().double()
+    _refuse_gap(plain, exact, check.patched.out, scale, rows, edit)
+    # 3. Twice the tolerance: a smaller difference would not have been noticed above.
+    without = _expected_outputs(call, patch, check.patched, rows)
+    # A row that would see nothing at all has no number, and is left out.
+    noticed = (without - exact).abs() > 2 * _tolerance(plain) * scale.clamp(min=1e-6)
+    return differs or bool(noticed.any())
 
 
 def _tolerance(plain: Call) -> float:
     return _TOLERANCES.get(plain.query.dtype, 5e-2)
 
 
-def _verify_mean(check: EditCheck, edit: Edit, cell: _Cell) -> None:
-    """A row of a head whose output is its mean, from what that output would have been."""
-    plain, patched, b = check.plain, check.patched, cell.batch
-    rows = patched.before_heads[b, :, cell.head].double()
+def _verify_means(check: EditCheck, edit: Edit, rows: _Rows) -> None:
+    """Rows of heads whose output is its mean, from what that output would have been."""
+    plain, b = check.plain, rows.batch
+    # 1. [h, k, D] output of every row, and which of them each query sees [n, k].
+    before = check.patched.before_heads[b, :, rows.heads].double().transpose(0, 1)
     seen = visible(plain)
+    sees = torch.ones(len(rows.queries), before.shape[1], dtype=torch.bool, device=before.device)
     if seen is not None:
-        row = seen[b if seen.shape[0] > 1 else 0, 0, cell.query]
-        rows = rows[row[plain.num_extra_keys :]]
-    exact = rows.mean(dim=0) * _head_factor(check.patch, cell)
-    gap = float((patched.out[b, cell.query, cell.head].double() - exact).abs().max())
-    _refuse_gap(plain, gap, float(rows.abs().max()), cell, edit)
+        row = b if seen.shape[0] > 1 else 0
+        sees = seen[row, 0, rows.queries, plain.num_extra_keys :]
+    # 2. [h, n, D] their means.
+    weights = sees.double() / sees.sum(dim=-1, keepdim=True)
+    gain = 1 + check.patch.head_gain[b, rows.heads].double()
+    exact = weights @ before * gain[:, None, None]
+    # 3. [h, n] each by the largest output that it averages: a quiet head beside a loud one too.
+    largest = before.abs().amax(dim=-1)[:, None]
+    scale = largest.masked_fill(~sees, 0.0).amax(dim=-1)
+    _refuse_gap(plain, exact, check.patched.out, scale, rows, edit)
 
 
-def _refuse_gap(plain: Call, gap: float, scale: float, cell: _Cell, edit: Edit) -> None:
-    if gap <= _tolerance(plain) * max(scale, 1e-6):
+def _refuse_gap(
+    plain: Call,
+    exact: torch.Tensor,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    rows: _Rows,
+    edit: Edit,
+) -> None:
+    """Refuse output [B, Q, H, D] whose rows are not the exact ones, [h, n, D].
+
+    `scale` is one number, or one a row [h, n].
+    """
+    ours = out[rows.batch][rows.queries][:, rows.heads].double().transpose(0, 1)
+    gaps = (ours - exact).abs().amax(dim=-1)  # [h, n]
+    wrong = (~(gaps <= _tolerance(plain) * scale.clamp(min=1e-6))).nonzero()
+    if not len(wrong):
         return
+    head, query = wrong[0].tolist()
     raise ModelError(
-        f"the edit is not alive at layer {plain.layer}, head {cell.head}, row {cell.query}: "
-        f"{edit.observable} is not what {type(edit).__name__} makes it (off by {gap:.2g}); "
+        f"the edit is not alive at layer {plain.layer}, head {int(rows.heads[head])}, row "
+        f"{int(rows.queries[query])}: {edit.observable} is not what {type(edit).__name__} makes it "
+        f"(off by {float(gaps[head, query]):.2g}); "
         "this kernel ignores edits, load the model on a CPU in float32"
     )
 
 
-def _expected_row(
-    plain: Call, patch: AttentionPatch, patched: PatchedCall, cell: _Cell
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """([K] weights, [K, D] values) of one row in float64, written down plainly."""
-    b, h, query = cell.batch, cell.head, cell.query
-    # 1. Logits; a uniform head gives every visible key the same.
-    logits = logits_of(plain, b, h, torch.tensor([query], device=plain.query.device))[0].double()
+def _expected_outputs(
+    plain: Call, patch: AttentionPatch, patched: PatchedCall, rows: _Rows
+) -> torch.Tensor:
+    """[h, n, D] output of rows in float64, written down plainly."""
+    b, heads, queries = rows.batch, rows.heads, rows.queries
+    # 1. Logits [h, n, K]; a uniform head gives every visible key the same.
+    logits = logits_of(plain, b, heads, queries).double()
     seen = logits > -torch.inf
-    if bool(patch.uniform[b, h]):
-        logits = torch.zeros_like(logits).masked_fill(~seen, -torch.inf)
-    # 2. Hidden keys, but for the one that a rescued row keeps.
-    rescued, kept = patched.rescued, None
-    own = (rescued.row == b) & (rescued.head == h) & (rescued.query == query)
-    if bool(own.any()):
-        kept = int(rescued.key[own][0])
-    is_last = torch.tensor([query == plain.query.shape[2] - 1], device=plain.query.device)
-    gone, dropped = patch.hidden_before_softmax(b, h, is_last)[0], patch.weight[b, h].clone()
-    if kept is not None:
-        gone[kept] = dropped[kept] = False
+    even = patch.uniform[b, heads][:, None, None] & seen
+    logits = logits.masked_fill(even, 0.0)
+    # 2. Hidden keys and dropped weights, but for the one that a rescued row keeps.
+    is_last = queries == plain.query.shape[2] - 1
+    gone = patch.logit[b, heads][:, None] | (is_last[:, None] & patch.last_logit[b, heads][:, None])
+    dropped = patch.weight[b, heads][:, None].expand_as(gone).clone()
+    rescued = patched.rescued
+    kept = (rescued.row == b)[:, None, None] & (
+        (rescued.head[:, None, None] == heads[:, None]) & (rescued.query[:, None, None] == queries)
+    )
+    number, head, query = kept.nonzero(as_tuple=True)
+    gone[head, query, rescued.key[number]] = dropped[head, query, rescued.key[number]] = False
     # 3. Softmax, then weights that are dropped without renormalising.
-    logits = (logits - patch.penalty[b, h]).masked_fill(gone, -torch.inf)
-    shares = logits.softmax(dim=-1).masked_fill(dropped, 0.0)
-    # 4. Values: multiplied, replaced by the mean over the canvas that the row sees, or zeroed.
-    group = h * plain.value.shape[1] // plain.query.shape[1]
-    value = plain.value[b, group].double() * (1 + patch.value_gain[b, h, :, None].double())
-    canvas = seen.clone()
-    canvas[: plain.num_extra_keys] = False
-    mean = value[canvas].mean(dim=0)
-    changed = torch.where(patch.value_mean[b, h, :, None], mean, value)
-    return shares, changed.masked_fill(patch.value[b, h, :, None], 0.0)
+    penalty = patch.penalty[b, heads][:, None]
+    shares = (logits - penalty).masked_fill(gone, -torch.inf).softmax(dim=-1)
+    shares = shares.masked_fill(dropped, 0.0)
+    # 4. Values [h, K, D]: multiplied, replaced by the mean over the canvas that a row sees, zeroed.
+    group = heads * plain.value.shape[1] // plain.query.shape[1]
+    value = plain.value[b, group].double() * (1 + patch.value_gain[b, heads, :, None].double())
+    canvas = seen.double()
+    canvas[..., : plain.num_extra_keys] = 0.0
+    mean = canvas @ value / canvas.sum(dim=-1, keepdim=True).clamp(min=1)
+    left = shares.masked_fill(patch.value[b, heads][:, None], 0.0)
+    is_mean = patch.value_mean[b, heads][:, None]
+    out = left.masked_fill(is_mean, 0.0) @ value
+    out = out + left.masked_fill(~is_mean, 0.0).sum(dim=-1, keepdim=True) * mean
+    # 5. Heads: multiplied, or without output.
+    out = out * (1 + patch.head_gain[b, heads].double())[:, None, None]
+    return out.masked_fill(patch.zero[b, heads][:, None, None], 0.0)

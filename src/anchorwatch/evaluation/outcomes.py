@@ -163,7 +163,10 @@ def sum_moved_attention(
     gains, total = _to_distribution(np.where(gone, 0.0, np.maximum(q - p, 0.0)))
     null, rest = _to_distribution(np.where(gone, 0.0, p))
     lost = np.where((total > 0) & (rest > 0) & hides, np.maximum(had - has, 0.0), 0.0)
-    grown = (1 - has) / np.where(had < 1, 1 - had, 1.0)  # of added keys too, which hold the rest
+    # Not hidden are the other keys and added ones, which hold the rest. Where the hidden keys' sum
+    # rounds to 1 or more, what is left is what the other keys have.
+    left = np.maximum(1 - had, rest)
+    grown = (1 - has) / np.where(left > 0, left, 1.0)
     proportional = np.where(gone, q, p * grown[..., None])
     # 3. Sinks that were none before: really, and had every key grown in proportion.
     was = _label_sinks(p, present, even, rule)

@@ -315,6 +315,8 @@ def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
 
 
 def _range(first: int, last: int) -> range:
+    if last < first:
+        raise SpecError(f"{first}-{last} is reversed: say {last}-{first}")
     # A typo such as 0-9999999999 must not fill the memory before anything can refuse it.
     if last - first >= MOST_NUMBERS:
         raise SpecError(f"{first}-{last} is more than {MOST_NUMBERS:,} numbers: name fewer")

@@ -108,7 +108,7 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
             "give either a prompt (an answer is appended) or a canvas (its masks are filled)"
         )
     decoding = decoding or _default(model, infill=canvas is not None)
-    _check_decoding(model, decoding)
+    _check_kind(model, decoding)
     if isinstance(decoding, Observe):
         raise SpecError("Observe writes nothing: say aw.observe(model, text)")
     decoding = decoding.for_model(model.block)
@@ -252,7 +252,15 @@ def _default(model: Model, *, infill: bool) -> Decoding:
     return LowConfidence(length=DEFAULT_LENGTH)
 
 
-def _check_decoding(model: Model, decoding: Decoding) -> None:
+def check_decoding(model: Model, decoding: Decoding) -> None:
+    """Refuse a decoding that this model cannot run, whatever the prompt."""
+    _check_kind(model, decoding)
+    fitted = decoding.for_model(model.block)
+    _check_blockwise(model, fitted, ())
+    _check_cache(model, fitted, ())
+
+
+def _check_kind(model: Model, decoding: Decoding) -> None:
     if not isinstance(decoding, Decoding):
         raise SpecError(
             f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)"

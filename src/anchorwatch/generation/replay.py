@@ -146,8 +146,9 @@ def check_model(model: Model, trace: Trace) -> None:
     """Refuse a model other than the one that wrote the trace."""
     described = trace.manifest["model"]
     if differs := model_difference(model, described, trace.manifest.get("versions")):
+        same = model.source == described["source"]
+        now, other = (" as it is now", "") if same else ("", f": it was {described['source']}")
         raise TraceError(
-            f"{model.source} is not the model that made this trace: it was {described['source']}; "
-            f"{differs}"
+            f"{model.source}{now} is not the model that made this trace{other}; {differs}"
         )
     warn_of_absent(described, "the trace")

@@ -194,7 +194,7 @@ def _load_checkpoint(
     trained_additions.attach(network, parts)
     # 3. Ids with a meaning must have rows: the mask in the embedding, ends in the unembedding.
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
-    require_inside(mask, rows[0])
+    require_inside(mask, rows[0], given=mask_id)
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     on_cpu = isinstance(device, torch.device) and device.type == "cpu"
     dtype, precision, slow = _choose_dtype(dtype, config, on_cpu=on_cpu)

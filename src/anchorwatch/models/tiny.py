@@ -77,7 +77,7 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     family = by_name(family_name)
     tokenizer = make_tokenizer(_WORDS, masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
-    require_inside(mask, len(tokenizer))
+    require_inside(mask, len(tokenizer), given=mask_id)
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **_SHAPE, **differs)
     config.tie_word_embeddings = False
     set_visibility(family, config)

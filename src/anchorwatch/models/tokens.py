@@ -193,10 +193,11 @@ def checked_mask(mask_id: int | None) -> int | None:
     return whole
 
 
-def require_inside(mask_id: int | None, rows: int) -> None:
-    """Refuse a mask id that the embedding has no row for."""
+def require_inside(mask_id: int | None, rows: int, *, given: int | None) -> None:
+    """Refuse a mask id that the embedding has no row for, `given` or the checkpoint's."""
     if mask_id is not None and not 0 <= mask_id < rows:
-        raise ModelError(
+        fault = ModelError if given is None else SpecError
+        raise fault(
             f"mask id {mask_id} is outside the embedding of {rows} rows: "
             f"say mask_id=, from 0 to {rows - 1}"
         )

@@ -37,10 +37,15 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
     What an older manifest does not say is not compared. Where both say their settings field by
     field, those that both have are compared: a new version of transformers adds some.
     """
-    for name in DECIDING:
+    for name in ("dtype", *DECIDING):  # another dtype has other weights, and is the reason
         their_value, own = theirs.get(name, ours[name]), ours[name]
         if their_value == own:
             continue
+        if name == "dtype":
+            return (
+                f"it has dtype {their_value}, {ours['source']} has {own}; "
+                f"load it with dtype {their_value}"
+            )
         shown = name, _shorten(their_value), _shorten(own)
         if name == "settings" and "config" in theirs and "config" in ours:
             differing = _differing_fields(ours["config"], theirs["config"])
