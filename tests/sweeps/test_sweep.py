@@ -16,7 +16,9 @@ from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, 
 from anchorwatch.models.engines.choose import EngineOptions
 from anchorwatch.models.engines.jobs import Outcome
 from anchorwatch.models.engines.local import InProcess, LocalEngine
+from anchorwatch.models.engines.worker import Worker
 from anchorwatch.sweeps.plan import plan_sweep
+from anchorwatch.sweeps.run_cell import run_cell
 from anchorwatch.sweeps.status import read_status
 from anchorwatch.sweeps.sweep import prepare, sweep
 from anchorwatch.trace.cells import INDEX, LocalCells, open_cells
@@ -92,6 +94,18 @@ def test_workers_make_the_same_bytes_and_survive_a_kill(undisturbed, tmp_path):
     assert state.done == 4
     assert state.computed <= 4 + 2  # those in flight at the kill
     assert not list((tmp_path / "R" / "claims").iterdir())
+
+
+def test_a_claim_that_a_killed_worker_left_on_a_whole_cell_goes(tmp_path):
+    """The kill falls between writing the cell and letting go of the claim."""
+    out = tmp_path / "R"
+    sweep(ONE, out, workers=0)
+    prepared = prepare(ONE)
+    job = prepared.job(next(iter(prepared.keys.cells())), str(out))
+    left = out / "claims" / f"{job.name}.lock"
+    left.touch()
+    assert run_cell(Worker(), job) is False
+    assert not left.exists()
 
 
 def test_a_failed_cell_is_recorded_and_the_others_go_on(tmp_path):

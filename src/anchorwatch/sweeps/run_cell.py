@@ -52,8 +52,8 @@ def run_cell(worker: Worker, job: Job) -> bool:
     """Make the cell of a job; whether it was computed, and not there already."""
     request: CellRequest = job.payload
     folder = open_cells(request.folder)
-    if folder.is_done(job.name):
-        return False
+    # Claimed before it is looked for: a worker that was killed between writing the cell and letting
+    # go of its claim left the claim's file, which goes with this claim.
     claim = folder.claim(job.name)
     if claim is None:
         raise BusyError(f"another process computes {job.name}")
