@@ -338,6 +338,20 @@ def test_repeated_prompts_are_used_once_and_it_says_so():
     assert repeated.as_dict() == single.as_dict()
 
 
+def test_repeated_questions_are_units_once_and_it_says_so(tmp_path):
+    lines = [
+        json.dumps({"question": f"Who is {name}?", "answer": name, "passages": [], "id": name})
+        for name in ("Ada", "Bo", "Ada", "Cy", "Bo")
+    ]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    way = Protocol(task=str(path), contexts={"gold+2": "closed"})
+    with pytest.warns(AnchorwatchWarning, match=r"2 of the 5 questions of .*own\.jsonl repeat"):
+        assert way.count_prompts("asked", 10) == 3
+    questions = [way.item_of("asked", index).question for index in range(3)]
+    assert questions == ["Who is Ada?", "Who is Bo?", "Who is Cy?"]
+
+
 def test_a_model_without_a_chat_template_is_refused_before_anything_runs(tmp_path):
     bare = str(write_llada(tmp_path / "bare")[0])
     with pytest.raises(SpecError, match=r"bare has no chat template: leave --chat out"):

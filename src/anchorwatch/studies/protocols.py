@@ -20,6 +20,7 @@ from anchorwatch.errors import AnchorwatchWarning, ItemError, PromptError, SpecE
 from anchorwatch.evaluation.contexts import context as named_context
 from anchorwatch.evaluation.prompt_templates import template as named_template
 from anchorwatch.evaluation.synthetic import Item
+from anchorwatch.evaluation.tasks import item_key
 from anchorwatch.evaluation.tasks import task as named_task
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence, check_whole
 from anchorwatch.generation.dream_on import DreamOn
@@ -279,8 +280,22 @@ class Protocol:
 
 @cache
 def _items_of_file(task: str, digest: str | None) -> tuple[Item, ...]:
-    """Items of a task's file, read once; the digest tells another content of the file."""
-    return tuple(named_task(task))
+    """Each item of a task's file once, in order, as `evaluate` asks them: an item is a unit.
+
+    The file is read once; the digest tells another content of it.
+    """
+    listed = list(named_task(task))
+    different: dict[str, Item] = {}
+    for item in listed:
+        different.setdefault(item_key(item), item)
+    if repeated := len(listed) - len(different):
+        warnings.warn(
+            f"{repeated} of the {len(listed)} questions of {task} repeat another and are left "
+            "out: a question is a unit, and counts once",
+            AnchorwatchWarning,
+            stacklevel=4,
+        )
+    return tuple(different.values())
 
 
 @cache
