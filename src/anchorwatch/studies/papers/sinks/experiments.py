@@ -51,6 +51,7 @@ def head_maps(
     """Of every head: how far its greatest key stands out of maps whose rows are shuffled, how alike
     the maps of neighbouring steps are, how often the greatest sink jumps, whether masked and
     unmasked queries have sinks of their own, and whether a new sink takes self-attention."""
+    # 1. A run that keeps the maps of neighbouring steps, and what is measured of all heads at once.
     trace = _run_unit(model, unit, (received(), pattern(steps=PAIRS)), protocol=protocol)
     alike = metrics.map_similarity(trace, lags=[1], by=["layer", "head"])
     jumps = metrics.jumps(trace, by=["layer", "head"])
@@ -61,6 +62,7 @@ def head_maps(
             ("jumps", jumps, "jump_rate"),
         )
     }
+    # 2. Head by head, what reads its maps.
     chance, rows = np.random.default_rng(unit), []
     steps, layers, heads = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
     for layer, head in sorted(set(zip(layers.tolist(), heads.tolist(), strict=True))):
