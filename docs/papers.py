@@ -65,6 +65,8 @@ def fill(docs: Path, study: Path | None = None, *, part: str = FIRST) -> None:
         describe = _describe_whole if part == FIRST else _describe_part
         blocks = {name: describe(record, rows) for name, rows in studies.items()}
         leads = {name: _lead(record, rows) for name, rows in studies.items()}
+        if part == FIRST:
+            leads = {name: lead + _count_changed(name) for name, lead in leads.items()}
     texts = {}  # of all pages, before any is written
     for name, block in blocks.items():
         page = docs / PAGES[name]
@@ -197,21 +199,41 @@ def _verdict_lines(record: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 def _lead(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """For the first paragraph: the models, verdicts on the paper's sentences, what models lack."""
     models = ", ".join(f"`{source}`" for source in record["about"]["models"].values())
-    sentences = [row["verdict"] for row in rows if row["origin"] == PAPER]
+    own = [row for row in rows if row["origin"] == PAPER]
+    sentences = [row["verdict"] for row in own]
     counts = spell_counts({name: sentences.count(name) for name in VERDICTS})
-    failing: dict[str, set[str]] = {}
-    for row in rows:
-        for item in row["preconditions"]:
-            if not item["holds"]:
-                failing.setdefault(item["name"], set()).add(row["id"])
-    often = sorted(failing.items(), key=lambda item: -len(item[1]))
-    lacks = "; ".join(f"{_cell(name)} ({len(ids)} claims)" for name, ids in often)
-    lacks = lacks.replace("(1 claims)", "(1 claim)")
+    often = sorted(_group_failed(own).items(), key=lambda item: -len(item[1]))
+    lacks = "; ".join(
+        f"{_cell(name)} ({value}, at least {least} needed: {', '.join(ids)})"
+        for (name, value, least), ids in often
+    )
     words = f"Tested on {models}, budget {record['about']['budget']['name']}. "
-    words += f"Sentences of the paper that were run ({len(sentences)}): {counts}."
+    words += f"Sentences of the paper that were run ({len(own)}): {counts}."
     if lacks:
         words += f" A claim is not judged on models that cannot show it; these lack: {lacks}."
     return words
+
+
+def _count_changed(study: str) -> str:
+    """How many tests are not as they were first written."""
+    every = claims([study])
+    changed = sum(bool(claim.changes) for claim in every)
+    return (
+        f" The tests of {changed} of the {len(every)} claims were changed since they were first "
+        "written, many of them with results known; the log below the first table says what, why, "
+        "and what the old test said."
+    )
+
+
+def _group_failed(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[str]]:
+    """Claims by the precondition that does not hold: its name, value and minimum."""
+    lost: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for item in row["preconditions"]:
+            if not item["holds"]:
+                key = (item["name"], _number(item["value"]), _number(item["minimum"]))
+                lost.setdefault(key, []).append(_short(row["id"]))
+    return lost
 
 
 def _about(record: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
@@ -241,14 +263,8 @@ def _headline(rows: Sequence[Row]) -> str:
 
 def _failed(rows: Sequence[Row]) -> list[str]:
     """Preconditions that do not hold, each with the claims that need it, as a table."""
-    lost: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        for item in row["preconditions"]:
-            if not item["holds"]:
-                key = (item["name"], _number(item["value"]), _number(item["minimum"]))
-                lost.setdefault(key, []).append(_short(row["id"]))
     heads = ("these models lack", "they have", "at least", "not testable for that")
-    lines = [(*key, ", ".join(ids)) for key, ids in lost.items()]
+    lines = [(*key, ", ".join(ids)) for key, ids in _group_failed(rows).items()]
     return [*_table(heads, lines), ""] if lines else []
 
 

@@ -169,14 +169,16 @@ def test_what_models_lack_is_in_the_first_paragraph_and_in_a_table(papers, docs,
     def change(held):
         held["claims"][0]["preconditions"] = [item, fine]
         held["claims"][2]["preconditions"] = [item]
+        held["claims"][3]["preconditions"] = [item]  # of a neighbouring paper
 
     rewritten(out, change)
     papers.fill(docs, out)
     text = read(docs)["sinks"]
     lead = text.partition("<!-- /lead -->")[0]
-    assert r"these lack: a sink \| in most heads (2 claims)." in lead
+    assert r"these lack: a sink \| in most heads (0.25, at least 0.5 needed: H1, H3)." in lead
     assert "Sentences of the paper that were run (24): 24 supported." in lead
-    assert r"| a sink \| in most heads | 0.25 | 0.5 | H1, H3 |" in text
+    assert " of the 36 claims were changed since they were first written" in lead
+    assert r"| a sink \| in most heads | 0.25 | 0.5 | H1, H3, H4 |" in text
     assert "a trained model" not in text
 
 

@@ -5,6 +5,7 @@ The table of networks is docs/planted.py's, and so is the page that shows it.
 
 import json
 import sys
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -108,17 +109,22 @@ TRUE_OF_ANY_WEIGHTS = {
     "sink_token/H14": "a count of operations",
 }
 """Claims that are no findings about training, and why."""
+TRAINED = "lab/tales-arm"
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* is at the floor")  # random weights answer nothing
-@pytest.mark.parametrize("paper", STUDIES)
-def test_untrained_networks_support_nothing(paper, tmp_path):
+@pytest.mark.parametrize(
+    ("paper", "arm"),
+    [*((paper, "tiny/arm") for paper in STUDIES), ("floating", TRAINED), ("sinks", TRAINED)],
+)
+def test_untrained_networks_support_nothing(paper, arm, tmp_path):
+    """Neither of the two is trained, or the autoregressive one alone, which has a sink."""
     names = [
         claim.id
         for claim in claims([paper])
         if claim.is_testable and claim.unit != SEED and claim.id not in TRUE_OF_ANY_WEIGHTS
     ]
-    models = planted.UNTRAINED.models
+    models = replace(planted.UNTRAINED, arm=arm).models
     record = study(names, **models, budget=planted.BUDGET, out=tmp_path, report=False)
     assert [one.claim.id for one in record.findings if one.says == SUPPORTED] == []

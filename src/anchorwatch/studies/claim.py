@@ -1,6 +1,6 @@
 """A claim of a paper as a value: the sentence, its source, how it is tested, and on what evidence.
 
-What would support a claim is stated before anything is run, in its criteria: a statistic, the null
+What would support a claim is stated in its criteria, before a study runs: a statistic, the null
 and the control it is compared with, a direction and a margin with its reason. The function of a
 claim only measures: it returns one estimate for each criterion, and the verdict follows from those
 criteria that decide. Others are *also measured*: shown beside, and no part of the verdict.

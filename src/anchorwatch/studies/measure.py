@@ -23,8 +23,8 @@ from anchorwatch.evaluation.scores import containment
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tables import slope
 from anchorwatch.metrics.committed_rows import read_committed_rows
-from anchorwatch.metrics.layer_slices import require_field
-from anchorwatch.metrics.sink_rules import gu
+from anchorwatch.metrics.layer_slices import iter_layers, require_field
+from anchorwatch.metrics.sink_rules import gu, rulli
 from anchorwatch.metrics.table import Quantity, prompt_id
 from anchorwatch.probes.spec import norms, received
 from anchorwatch.studies.evidence import (
@@ -361,3 +361,24 @@ def pair_sinks(trace: Trace) -> np.ndarray:
     best = both.max(axis=-1)  # [layer, head, pair, rank of the first row]
     key = np.take_along_axis(keys[:, :, first], best.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     return np.where(best.max(axis=-1) > 0, key, -1)
+
+
+def pooled_norm_ratio(trace: Trace) -> float:
+    """Norm of sinks over that of other keys, both means over heads; median over layers (Eq. 16)."""
+    ratios = []
+    norms = require_field(trace, "each_value_norm").values  # [step, layer, head, key]
+    for layer in iter_layers(trace):
+        shares = layer.shares().astype(np.float64).mean(axis=1)
+        sinks = rulli().labels(shares)
+        size = norms[:, layer.index].astype(np.float64).mean(axis=1)
+        own, other = size[sinks], size[~sinks & ~np.isnan(size)]
+        ratios.append(own.mean() / other.mean() if own.size and other.size else np.nan)
+    return float(medians_over_layers(np.array([ratios]))[0])
+
+
+def medians_over_layers(rows: np.ndarray) -> np.ndarray:
+    """[prompt] over the layers that have a value; NaN where none has."""
+    values = np.full(len(rows), np.nan)
+    present = ~np.isnan(rows).all(axis=1)
+    values[present] = np.nanmedian(rows[present], axis=1)
+    return values

@@ -57,7 +57,7 @@ WORDS = {
     "statistic": "what is measured of each prompt, question or training run, and then averaged",
     "null": "what the statistic would be if nothing of interest happened: even attention, chance",
     "control": "the same done to something else of equal size, to hold the effect against",
-    "margin": "how far the statistic must be for the claim to count, stated before anything ran",
+    "margin": "how far the statistic must be for the claim to count; each claim states its own",
     "also measured": "a statistic that stands beside a verdict and has no part in it",
     "interval": "where the true mean may lie, given how much prompts (questions, runs) differ",
 }
@@ -216,9 +216,15 @@ def summary(study: Study) -> str:
         often = f", most often ({most} times) {what}" if most > 1 else ""
         parts.append(f"{count[NOT_TESTABLE]} lack something{often}.")
     parts.append(
-        "A verdict is about these models and these prompts, and about a margin that was stated "
-        "before anything ran; it does not say that a paper is right or wrong elsewhere."
+        "A verdict is about these models and these prompts, and about a margin that the claim "
+        "stated before this study ran; it does not say that a paper is right or wrong elsewhere."
     )
+    if changed := sum(bool(judged.claim.changes) for judged in study.findings):
+        parts.append(
+            f"The tests of {changed} of these claims have been changed since they were first "
+            "written, many of them after results were known: the log of each says what was "
+            "changed, why, and what the old test said."
+        )
     return " ".join(parts)
 
 
@@ -295,7 +301,7 @@ def methods(study: Study) -> str:
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
         f"{_on(models)}, with {count_prompts(study)} ({describe_runs(about)}), "
         f"{budget['items']} questions per cell of an evaluation and {budget['rows']} rows per "
-        "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
+        "table. Each statistic has a direction and a margin of its own, and an interval of "
         "Student's over its unit (prompt, question or training seed), at the level of Shaffer's "
         f"step-down test over the claims of a paper that were run (alpha = {ALPHA:g}). A claim is "
         "supported if all intervals that decide lie inside the stated region, refuted if one lies "

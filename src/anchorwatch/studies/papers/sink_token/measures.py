@@ -16,8 +16,6 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
-from anchorwatch.metrics.layer_slices import iter_layers, require_field
-from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.studies.claim import Draw, Finding, Measured, Precondition
 from anchorwatch.studies.estimate import SEED, Estimate
 from anchorwatch.studies.evidence import Answers, Evidence, Experiment, Seeds, SeedsByPosition
@@ -29,6 +27,7 @@ from anchorwatch.studies.measure import (
     by_prompt,
     by_seed,
     mean_of,
+    medians_over_layers,
 )
 from anchorwatch.studies.preconditions import (
     MOST_HEADS,
@@ -36,7 +35,6 @@ from anchorwatch.studies.preconditions import (
     trained_sink_is_used,
 )
 from anchorwatch.studies.verdict import ALPHA
-from anchorwatch.trace.trace import Trace
 from anchorwatch.training.variants import EDGES
 
 if TYPE_CHECKING:
@@ -230,19 +228,6 @@ TOKEN_IS_USED = Precondition(
 _LOOKED_AT = "attention on the sink token over an even share"
 
 
-def pooled_norm_ratio(trace: Trace) -> float:
-    """Norm of sinks over that of other keys, both means over heads; median over layers (Eq. 16)."""
-    ratios = []
-    norms = require_field(trace, "each_value_norm").values  # [step, layer, head, key]
-    for layer in iter_layers(trace):
-        shares = layer.shares().astype(np.float64).mean(axis=1)
-        sinks = rulli().labels(shares)
-        size = norms[:, layer.index].astype(np.float64).mean(axis=1)
-        own, other = size[sinks], size[~sinks & ~np.isnan(size)]
-        ratios.append(own.mean() / other.mean() if own.size and other.size else np.nan)
-    return float(medians_over_layers(np.array([ratios]))[0])
-
-
 def mass_by_layer(evidence: Evidence) -> np.ndarray:
     """[seed, layer] attention on the sink token over an even share."""
     table: pd.DataFrame = evidence[LAYERED]
@@ -310,14 +295,6 @@ def draw_differences(spec: Seeds) -> Draw:
         return variant_differences(evidence[spec], spec.columns)
 
     return draw
-
-
-def medians_over_layers(rows: np.ndarray) -> np.ndarray:
-    """[prompt] over the layers that have a value; NaN where none has."""
-    values = np.full(len(rows), np.nan)
-    present = ~np.isnan(rows).all(axis=1)
-    values[present] = np.nanmedian(rows[present], axis=1)
-    return values
 
 
 def draw_value_norms(evidence: Evidence) -> Figure | None:
