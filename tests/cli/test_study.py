@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from anchorwatch.cli import study as cli_study
 from anchorwatch.cli.app import app
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.models.load_options import LoadOptions
+from anchorwatch.studies.papers import claims
 from planted_study import study
 
 GIVEN = ("--model", "tiny/llada", "--against", "tiny/arm")
@@ -89,6 +90,9 @@ def test_a_protocol_and_what_is_said_beside_it_stand_in_the_plan(tmp_path):
         (["--task", "none.jsonl"], "none.jsonl"),
         (["--contexts", "gold"], "is not claim=task, such as --contexts gold=open5"),
         (["--contexts", "gold=open5"], "name it, task="),
+        (["--contexts", "gold=gold,gold=open5"], "says twice what gold is: say one of them"),
+        (["sinks/H99"], "expected sinks/H1, sinks/H2"),
+        (["sinkz"], "expected floating, sinks, sink_token, or sinks/H3"),
         (["--revision", "main"], "--revision is said of --model, which is not named"),
         (
             ["sinks/H3", "--task", "synthetic/two-hop"],
@@ -101,6 +105,25 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_loaded(words, s
         failed = typed(*words, "--plan").exception
     assert isinstance(failed, SpecError)
     assert says in str(failed)
+
+
+def test_a_task_without_questions_is_refused_before_anything_is_loaded(tmp_path):
+    path = tmp_path / "none.csv"
+    path.write_text("question,answers\n")
+    with mock.patch.object(LoadOptions, "load", side_effect=AssertionError("loaded")):
+        failed = typed("floating/H23", "--task", path, "--plan").exception
+    assert "holds no item: there is nothing to ask" in str(failed)
+
+
+def test_few_prompts_are_warned_of_before_anything_runs(tmp_path):
+    path = tmp_path / "few.txt"
+    path.write_text("A ship left.\nA bell rang.\n")
+    with pytest.warns(AnchorwatchWarning, match="2 prompts have no interval.* give 5 at least"):
+        typed("sinks/H6", *GIVEN, "--prompts", path, "--plan", "-o", tmp_path / "out")
+
+
+def test_a_paper_is_named_with_a_hyphen_too():
+    assert claims(["sink-token/H1", "sink-token"]) == claims(["sink_token"])
 
 
 @pytest.mark.parametrize(("words", "shown"), [([], 0), (["--open"], 1), (["--no-open"], 0)])
@@ -137,5 +160,6 @@ def test_at_a_terminal_the_table_is_lines_that_can_be_read(monkeypatch):
 
 def test_in_a_file_the_table_is_csv_with_whole_counts(tmp_path):
     head, first, *_ = cli_study._table(study(names=("sinks",))).splitlines()
-    assert head == "id,verdict,effect,low,high,margin,detectable,n,unit,lacking,not_about"
+    shown = "id,verdict,criterion,effect,low,high,direction,margin,detectable,n,unit"
+    assert head == f"{shown},lacking,not_about"
     assert ",40,prompt," in first

@@ -122,7 +122,7 @@ def test_the_norms_of_figure_1_are_small(sinks, others):
         found.append(planted(maps.copy(), prompt=9, tokens=tokens, more={"each_value_norm": norms}))
     verdict, finding = judge(CLAIM["sink_token/H1"], {NORM_RUNS: TraceSet.from_traces(found)})
     assert verdict == SUPPORTED
-    for name in ("ratio", "mean over heads"):
+    for name in ("mean over heads", "head by head"):
         assert finding.measured[name].estimate.value == pytest.approx(
             sinks[0] / others[0], abs=0.02
         )

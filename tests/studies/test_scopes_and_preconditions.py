@@ -21,10 +21,22 @@ from anchorwatch.studies.claim import (
     Precondition,
 )
 from anchorwatch.studies.estimate import PROMPT, Estimate
-from anchorwatch.studies.evidence import Answers, Evidence, ModelIdentity, Seeds, TraceSet
+from anchorwatch.studies.evidence import (
+    Answers,
+    Evidence,
+    ModelIdentity,
+    Runs,
+    Seeds,
+    TraceSet,
+)
 from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.sinks.measures import ARM_HIDDEN, answers_outlast_first_step
+from anchorwatch.studies.papers.sinks.measures import (
+    ARM_HIDDEN,
+    MDM_HIDDEN,
+    answers_outlast_first_step,
+    is_trained,
+)
 from anchorwatch.studies.report import text
 from anchorwatch.studies.study_record import VERSION, read_record
 from anchorwatch.studies.verdict import (
@@ -193,14 +205,47 @@ def test_layers_heads_and_text():
 def test_an_answer_of_two_words_ends_before_most_is_hidden():
     condition = answers_outlast_first_step(ARM_HIDDEN)
     cells = {("arm", "gold", name): np.ones(4) for name, _ in ARM_HIDDEN.edits}
-    for answer, share in (("Iron Heron", 0.5), ("He went to sea with Ann", 5 / 6), ("", np.nan)):
+    for answer, share in (("Iron Heron", 0.5), ("He went to sea with Ann", 5 / 6), ("", 0.0)):
         table = answer_table(cells)
-        table.results.rows["written"] = answer
+        table.results.rows["written"] = f"{answer}\nQuestion: who else was there?"
+        table.results.rows["prediction"] = answer
         measured = condition.check(Evidence.of({ARM_HIDDEN: table}))
-        assert measured.value == pytest.approx(share, nan_ok=True)
+        assert measured.value == pytest.approx(share)
         assert measured.holds is (share > 0.8)
     for name in ("sinks/H13", "sinks/H29"):
         assert condition in claims([name])[0].preconditions
+
+
+UNTRAINED_TOO = {
+    "floating/H10": "the rise of a sink by layer, which random weights do not have",
+    "floating/H13": "prompts that are answered rightly",
+    "floating/H14": "prompts that are answered rightly",
+    "floating/H15": "prompts that are answered rightly",
+    "floating/H25": "prompts that are answered rightly",
+    "sink_token/H12": "sinks whose values are small",
+}
+"""Claims that read runs of the masked diffusion model and do not ask whether it is trained, and
+what keeps random weights out."""
+
+
+def test_claims_about_runs_ask_whether_the_model_is_trained():
+    reads_runs = {
+        claim.id
+        for claim in claims()
+        if any(isinstance(spec, Runs) and spec.role == "mdm" for spec in claim.needs)
+    }
+    asks = {claim.id for claim in claims() if is_trained() in claim.preconditions}
+    assert reads_runs - asks == set(UNTRAINED_TOO)
+
+
+def test_ten_sinks_are_hidden_from_a_model_that_is_right_with_five_hidden():
+    (claim,) = claims(["sinks/H36"])
+    left = claim.preconditions[-1]
+    cells = {("mdm", "gold", name): [1.0] * 9 + [0.0] for name, _ in MDM_HIDDEN.edits}
+    cells |= {("mdm", "gold", f"sinks {k}"): [0.0] * 10 for k in (5, 10)}
+    measured = left.check(Evidence.of({MDM_HIDDEN: answer_table(cells)}))
+    assert (measured.value, measured.holds) == (0.0, False)
+    assert "under the edit 'sinks 5'" in left.statistic
 
 
 def test_normalised_keys():

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SHOWN = (
-    *("id", "verdict", "effect", "low", "high", "margin", "detectable", "n", "unit"),
+    *("id", "verdict", "criterion", "effect", "low", "high", "direction", "margin"),
+    *("detectable", "n", "unit"),
     *("lacking", "not_about"),
 )
 
@@ -149,6 +150,9 @@ def _parse_contexts(word: str) -> dict[str, str]:
         raise SpecError(
             f"--contexts {''.join(wrong[0])} is not claim=task, such as --contexts gold=open5"
         )
+    names = [claim.strip() for claim, _, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SpecError(f"--contexts says twice what {twice[0]} is: say one of them")
     return {claim.strip(): shown.strip() for claim, _, shown in pairs}
 
 

@@ -219,11 +219,12 @@ def leaves_room_to_fall(
     edit: str = "none",
     minimum: float = LEAST_ACCURACY,
 ) -> Precondition:
-    """Unedited accuracy from which something can be lost; over all contexts, or in one."""
+    """Accuracy from which something can be lost; over all contexts, or in one."""
     contexts = answers.contexts if context is None else (context,)
+    how = "unedited accuracy" if edit == "none" else f"accuracy, under the edit {edit!r},"
     return Precondition(
         "accuracy that leaves room to fall",
-        f"the unedited accuracy of {ROLES[role][0]}",
+        f"the {how} of {ROLES[role][0]}",
         minimum,
         "who answers nothing can lose nothing",
         lambda evidence: mean_of(by_item(evidence, answers, [(role, x, edit) for x in contexts])),

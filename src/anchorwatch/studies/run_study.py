@@ -46,6 +46,7 @@ from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
 from anchorwatch.studies.claim import CheckedPrecondition, Claim, Precondition
 from anchorwatch.studies.collect import calibrate, collect, list_jobs
+from anchorwatch.studies.estimate import PROMPT, UNITS
 from anchorwatch.studies.evidence import (
     READS,
     ROLES,
@@ -255,6 +256,7 @@ def _prepare(
     claims, folder = named_claims(names), expand_path(out)
     check_protocol(claims, budget.protocol)
     _refuse_task(claims, budget)
+    _warn_few_prompts(claims, budget)
     _refuse_loading(sources[0], loading)
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
@@ -294,8 +296,10 @@ def _prepare(
 
 
 def _refuse_task(claims: Sequence[Claim], budget: Budget) -> None:
-    """Refuse a task of which a set that claims read cannot be made."""
+    """Refuse a task without questions, or of which a set that claims read cannot be made."""
     protocol = budget.protocol
+    if protocol.task and not protocol.count_prompts("asked", 1):
+        raise SpecError(f"{protocol.task} holds no item: there is nothing to ask")
     for name in sorted(sets_read(claims) & set(QUESTION_SETS)) if protocol.task else ():
         try:
             _read_first(budget, name)
@@ -307,6 +311,23 @@ def _refuse_task(claims: Sequence[Claim], budget: Budget) -> None:
                 f"{QUESTION_SETS[name].context}=open, or leave out claims that read it, "
                 f"{', '.join(readers[:3])}{others}"
             ) from None
+
+
+def _warn_few_prompts(claims: Sequence[Claim], budget: Budget) -> None:
+    """Say before anything runs that the user's own prompts are too few for an interval."""
+    least, protocol = UNITS[PROMPT], budget.protocol
+    own = {TEXT} if protocol.prompts else set[str]()
+    own |= set(QUESTION_SETS) if protocol.task else set()
+    counts = {
+        protocol.count_prompts(name, budget.prompts) for name in own & sets_read(claims) & set(SETS)
+    }
+    if counts and min(counts) < least <= budget.prompts:
+        warnings.warn(
+            f"{min(counts)} prompts have no interval, and claims that read them stay undecided: "
+            f"give {least} at least",
+            AnchorwatchWarning,
+            stacklevel=4,
+        )
 
 
 def _read_first(budget: Budget, name: str) -> Item:

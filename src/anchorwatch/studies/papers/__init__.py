@@ -30,14 +30,23 @@ def claims(names: Sequence[str] = ()) -> tuple[Claim, ...]:
     for folder in FOLDERS:
         import_module(f"{__name__}.{folder}.claims")
     papers = list(dict.fromkeys((*FOLDERS, *PAPERS)))
+    names = [_as_registered(name) for name in names]
     for name in names:
         if name not in papers and name not in CLAIMS:
-            known = ", ".join(papers)
-            raise SpecError(f"no study or claim is called {name!r}: expected {known}, or sinks/H3")
+            paper = name.partition("/")[0]
+            own = [claim.id for claim in CLAIMS.values() if claim.study == paper]
+            known = ", ".join(own or [*papers, "or sinks/H3"])
+            raise SpecError(f"no study or claim is called {name!r}: expected {known}")
     ordered = sorted(CLAIMS.values(), key=lambda claim: (papers.index(claim.study), claim.number))
     return tuple(
         claim for claim in ordered if not names or claim.study in names or claim.id in names
     )
+
+
+def _as_registered(name: str) -> str:
+    """A name with underscores where it is written as in `anchorwatch paper sink-token`."""
+    spelled = name.replace("-", "_")
+    return spelled if spelled in CLAIMS or spelled in (*FOLDERS, *PAPERS) else name
 
 
 def load_experiments() -> None:

@@ -187,6 +187,12 @@ _SHALLOW_ANCHORS = Precondition(
     lambda evidence: mean_of(first_half_mean(map_anchor_counts(evidence, MDM_RUNS))),
     (MDM_RUNS,),
 )
+_TRAINED = Change(
+    "Asked of trained networks.",
+    "anchors are learnt; the rule fires on random weights too, where keys differ by chance",
+    "asked of any network with anchors: floating/H8 was supported, and H27 refuted, on random "
+    "weights",
+)
 _ONE_ORIGIN = Precondition(
     "a masked diffusion model and an autoregressive one of one origin, such as Dream and Qwen2.5",
     "the correlation of their weights at the same places",
@@ -355,7 +361,7 @@ _TEN_PASSAGES = Change(
             decides=False,
         ),
     ),
-    preconditions=(_ARM_HAS_SINK, is_trained(), *has_anchors(MDM_RUNS)),
+    preconditions=(_ARM_HAS_SINK, is_trained(), *has_anchors()),
     defect="the published comparison is on finished text, without a masked position",
     caveat="layers and steps are averaged within a prompt; prompts are the unit",
     contradiction="in the two temporal maps that were released the greatest key of LLaDA is at one "
@@ -441,6 +447,7 @@ def measure_fixed_position(evidence: Evidence) -> Finding:
     ),
     draw=draw_anchor_paths,
     preconditions=(
+        is_trained(),
         *has_anchors(TEXT_RUNS),
         writes_text(TEXT_RUNS),
         has_first_key_sink(ARM_TEXT_RUNS),
@@ -457,6 +464,7 @@ def measure_fixed_position(evidence: Evidence) -> Finding:
             "nine in ten of what is then written are end tokens",
             "questions with passages; supported on the lab models (.098)",
         ),
+        _TRAINED,
     ),
 )
 def measure_anchor_turnover(evidence: Evidence) -> Finding:
@@ -519,7 +527,7 @@ def measure_anchor_turnover(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_anchor_paths,
-    preconditions=(*has_anchors(TEXT_RUNS), writes_text(TEXT_RUNS)),
+    preconditions=(is_trained(), *has_anchors(TEXT_RUNS), writes_text(TEXT_RUNS)),
     defect="no statistic of drift is computed anywhere",
     caveat="anchors that follow what is written drift the way it is written, which may be from "
     "either end; the correlation given the frontier says what is left. Quarters, because the "
@@ -537,6 +545,7 @@ def measure_anchor_turnover(evidence: Evidence) -> Finding:
             "both statistics had to drift in each layer, head by head, in questions; refuted on "
             "lab/toy-mdm (-.18)",
         ),
+        _TRAINED,
     ),
 )
 def measure_anchor_drift(evidence: Evidence) -> Finding:
@@ -604,7 +613,7 @@ def measure_anchor_drift(evidence: Evidence) -> Finding:
             decides=False,
         ),
     ),
-    preconditions=(*has_anchors(TEXT_RUNS), writes_text(TEXT_RUNS)),
+    preconditions=(is_trained(), *has_anchors(TEXT_RUNS), writes_text(TEXT_RUNS)),
     defect="no released code makes the input of the temporal figure",
     changes=(
         Change(
@@ -616,6 +625,7 @@ def measure_anchor_drift(evidence: Evidence) -> Finding:
             "at most .05 could be reached where .10 was needed; refuted on lab/toy-mdm (.003). "
             "With end tokens among the commits it was .45 there",
         ),
+        _TRAINED,
     ),
 )
 def measure_anchor_onsets(evidence: Evidence) -> Finding:
@@ -751,7 +761,7 @@ def measure_token_or_position(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_spread,
-    preconditions=(*has_anchors(), has_layers(SHALLOW_AND_DEEP), _SHALLOW_ANCHORS),
+    preconditions=(is_trained(), *has_anchors(), has_layers(SHALLOW_AND_DEEP), _SHALLOW_ANCHORS),
     defect="mean + 3 sd cannot flag more than a tenth of the positions, so that spread anchors "
     "are not seen",
     changes=(
@@ -765,6 +775,7 @@ def measure_token_or_position(evidence: Evidence) -> Finding:
             "the detector that loses least of three, among those with two anchors a head, which "
             "left 'keys that take half' to decide alone; refuted on lab/toy-mdm (.207 of .25)",
         ),
+        _TRAINED,
     ),
 )
 def measure_sparser_with_depth(evidence: Evidence) -> Finding:
@@ -844,7 +855,7 @@ def measure_sparser_with_depth(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_absorption,
-    preconditions=(*has_anchors(), has_first_key_sink()),
+    preconditions=(is_trained(), *has_anchors(), has_first_key_sink()),
     defect=_DETECTOR + "; models are compared with other prompts, lengths and sets of keys",
     changes=(
         Change(
@@ -855,6 +866,7 @@ def measure_sparser_with_depth(evidence: Evidence) -> Finding:
             "all of three sets, head by head, had to be lower; not judged on the lab models, whose "
             "ARM has no sink",
         ),
+        _TRAINED,
     ),
 )
 def measure_absorbs_less(evidence: Evidence) -> Finding:
@@ -893,8 +905,9 @@ def measure_absorbs_less(evidence: Evidence) -> Finding:
             null="one anchor in each head",
         ),
     ),
-    preconditions=has_anchors(),
+    preconditions=(is_trained(), *has_anchors()),
     defect=_DETECTOR,
+    changes=(_TRAINED,),
 )
 def measure_more_than_one_key(evidence: Evidence) -> Finding:
     every, single = (
@@ -940,7 +953,7 @@ def measure_more_than_one_key(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_absorption_by_depth,
-    preconditions=(*has_anchors(), has_layers(SHALLOW_AND_DEEP)),
+    preconditions=(is_trained(), *has_anchors(), has_layers(SHALLOW_AND_DEEP)),
     defect=_DETECTOR,
     changes=(
         Change(
@@ -949,6 +962,7 @@ def measure_more_than_one_key(evidence: Evidence) -> Finding:
             "head by head; refuted on the four layers of lab/toy-mdm (+.015), which is in the "
             "claimed direction and below the margin",
         ),
+        _TRAINED,
     ),
 )
 def measure_absorption_growth(evidence: Evidence) -> Finding:
@@ -1073,7 +1087,12 @@ def measure_inherited_layer(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_angle_and_norm,
-    preconditions=(keys_not_normalised(), *has_anchors(), has_layers(SHALLOW_AND_DEEP)),
+    preconditions=(
+        keys_not_normalised(),
+        is_trained(),
+        *has_anchors(),
+        has_layers(SHALLOW_AND_DEEP),
+    ),
     defect="vectors are averaged over heads before the cosine; grouped heads are mismatched",
     changes=(
         Change(
@@ -1092,6 +1111,7 @@ def measure_inherited_layer(evidence: Evidence) -> Finding:
             "signed sums over unsigned ones: deep norm below .1, shallow above .1, angle rising by "
             ".1; refuted on lab/toy-mdm, whose keys are normalised (.040 of .1)",
         ),
+        _TRAINED,
     ),
 )
 def measure_angle_and_norm(evidence: Evidence) -> Finding:
@@ -1146,7 +1166,12 @@ def measure_angle_and_norm(evidence: Evidence) -> Finding:
         ),
     ),
     defect="vectors are averaged over heads before the norm",
-    preconditions=(keys_not_normalised(), *has_anchors(), has_layers(SHALLOW_AND_DEEP)),
+    preconditions=(
+        keys_not_normalised(),
+        is_trained(),
+        *has_anchors(),
+        has_layers(SHALLOW_AND_DEEP),
+    ),
     changes=(
         Change(
             "a network that normalises its keys, or has no anchors, is not testable",
@@ -1154,6 +1179,7 @@ def measure_angle_and_norm(evidence: Evidence) -> Finding:
             "four to six per cent",
             "judged of any network; refuted on lab/toy-mdm (1.05)",
         ),
+        _TRAINED,
     ),
 )
 def measure_short_keys(evidence: Evidence) -> Finding:
@@ -1408,7 +1434,7 @@ def measure_heads_matter(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_structure,
-    preconditions=(*has_anchors(), has_layers(SHALLOW_AND_DEEP)),
+    preconditions=(is_trained(), *has_anchors(), has_layers(SHALLOW_AND_DEEP)),
     defect="no figure shows a token",
     caveat="structure is punctuation, line breaks, function words, special tokens and the "
     "prompt's template; a masked position is neither, and counts among all keys",
@@ -1422,6 +1448,7 @@ def measure_heads_matter(evidence: Evidence) -> Finding:
             "the structural part of anchors had to fall by a tenth; refuted on the four layers of "
             "lab/toy-mdm (+.095), whose attention on content rises (+.127)",
         ),
+        _TRAINED,
     ),
 )
 def measure_structure_then_content(evidence: Evidence) -> Finding:
@@ -1491,13 +1518,14 @@ def measure_structure_then_content(evidence: Evidence) -> Finding:
             decides=False,
         ),
     ),
-    preconditions=(*has_anchors(), has_layers(SHALLOW_AND_DEEP)),
+    preconditions=(is_trained(), *has_anchors(), has_layers(SHALLOW_AND_DEEP)),
     changes=(
         Change(
             "the comparison with deep layers is also measured, and decides nothing",
             "the abstract says what shallow anchors do; that deep ones do less is ours",
             "more than in deep layers; refuted on lab/toy-mdm by that half alone (-.23)",
         ),
+        _TRAINED,
     ),
     defect="no intervention was released",
     caveat="up to three keys above mean + 3 sd of each head. KL says that predictions change, "
@@ -2018,11 +2046,12 @@ def measure_goes_with_success(evidence: Evidence) -> Finding:
             control="prompts of one task",
         ),
     ),
-    preconditions=(*has_anchors(), *has_anchors(PASSAGE_RUNS)),
+    preconditions=(is_trained(), *has_anchors(), *has_anchors(PASSAGE_RUNS)),
     defect="no data and no code were released for it",
     caveat="by kinds of token: positions of prompts of other lengths differ anyway. Questions with "
     "passages beside passages to go on with; words of the template, masks, and kinds of token "
     "that a prompt has none of are left out",
+    changes=(_TRAINED,),
 )
 def measure_task_dependence(evidence: Evidence) -> Finding:
     questions, passages = (anchor_profiles(evidence, spec) for spec in (MDM_RUNS, PASSAGE_RUNS))
@@ -2080,7 +2109,7 @@ def measure_task_dependence(evidence: Evidence) -> Finding:
             decides=False,
         ),
     ),
-    preconditions=has_anchors(),
+    preconditions=(is_trained(), *has_anchors()),
     caveat="masked and written positions stand apart, so that each is compared with itself: "
     "attention to what is near is then no difference. End tokens are not written",
     changes=(
@@ -2097,6 +2126,7 @@ def measure_task_dependence(evidence: Evidence) -> Finding:
             "positions that stayed as they were; supported on lab/toy-mdm (.327), where a changed "
             "word moves attention more than a mask that is filled (.38 against .25 bits)",
         ),
+        _TRAINED,
     ),
 )
 def measure_masked_queries(evidence: Evidence) -> Finding:
@@ -2198,6 +2228,7 @@ def measure_better_with_passages(evidence: Evidence) -> Finding:
         ),
     ),
     preconditions=(
+        is_trained(),
         *has_anchors(TEXT_RUNS),
         writes_text(TEXT_RUNS),
         has_first_key_sink(ARM_TEXT_RUNS),
@@ -2210,6 +2241,7 @@ def measure_better_with_passages(evidence: Evidence) -> Finding:
             "the abstract says that anchors shift across layers; only steps were tested",
             "no claim; layers entered H1 alone",
         ),
+        _TRAINED,
     ),
 )
 def measure_turnover_across_layers(evidence: Evidence) -> Finding:

@@ -987,6 +987,7 @@ _MDM_ROOM = (
     leaves_room_to_fall(MDM_HIDDEN, "mdm", context="gold", minimum=0.5),
     survives_random_hiding(MDM_HIDDEN, "mdm", context="gold"),
 )
+_ROOM_AFTER_FIVE = leaves_room_to_fall(MDM_HIDDEN, "mdm", context="gold", edit="sinks 5")
 _ARM_ROOM = (
     leaves_room_to_fall(ARM_HIDDEN, "arm", context="gold", minimum=0.5),
     survives_random_hiding(ARM_HIDDEN, "arm", context="gold"),
@@ -998,11 +999,12 @@ _HIDDEN_NOT_GSM8K = (
     "step, in which an ARM writes its first token"
 )
 _LONG_ANSWERS = Change(
-    "Answers of the ARM must have five words and more.",
+    "Answers of the ARM, as they are scored, must have five words and more.",
     "nothing is hidden in the step that writes the first token: of a hundred tokens that is "
-    "little, of two it is half of the answer. Verdicts on SmolLM2-135M were known",
-    "answers of any length: a model whose answers are names of two tokens lost little, which said "
-    "nothing of its sinks",
+    "little, of two it is half of the answer, and what follows the answer is not scored. Verdicts "
+    "on SmolLM2-135M were known",
+    "answers of any length, later with what was written after them: a model whose answers are "
+    "names of two tokens lost little, which said nothing of its sinks",
 )
 
 
@@ -2352,13 +2354,18 @@ def measure_least_drift(evidence: Evidence) -> Finding:
     contradiction="in Dream ten cost three points more than five; the paper adds that it is mostly "
     "MMaDA: in points LLaDA loses more at ten on GSM8K (.21 against .17), as a share of the "
     "unedited accuracy MMaDA does (31 % against 28 %)",
-    preconditions=(is_trained(), has_sinks(MDM_RUNS), *_MDM_ROOM),
+    preconditions=(is_trained(), has_sinks(MDM_RUNS), *_MDM_ROOM, _ROOM_AFTER_FIVE),
     changes=(
         Change(
             "A claim of its own, the second half of what H28 said.",
             "little at five and much only at ten are two sentences. The margin lies between the "
             "paper's numbers; values on the tales (-.03) were known",
             "was measured beside H28 and decided nothing",
+        ),
+        Change(
+            "Asks for answers that are left with five sinks hidden.",
+            "who answers nothing with five hidden cannot lose more with ten",
+            "room in the unedited answers was enough: a model at 0 with five was refuted",
         ),
         _HIDING,
     ),

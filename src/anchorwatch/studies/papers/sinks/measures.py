@@ -169,15 +169,16 @@ def keys_drift() -> Precondition:
 def answers_outlast_first_step(spec: Answers) -> Precondition:
     """Answers of several words, since nothing is hidden in the step that writes the first one.
 
+    What is scored counts, and not what a model writes after its answer.
     In an autoregressive model the first step reads the prompt and writes a token: in an answer of
     two words half is written before anything is hidden.
     """
 
     def measure(evidence: Evidence) -> float:
         rows = evidence[spec].results.rows
-        written = rows.loc[(rows["edit"] == "none") & (rows["unfit"] == ""), "written"]
-        words = [len(text.split()) for text in written]
-        return mean_of([1 - 1 / count for count in words if count])
+        answers = rows.loc[(rows["edit"] == "none") & (rows["unfit"] == ""), "prediction"]
+        words = [len(text.split()) for text in answers]
+        return mean_of([1 - 1 / max(count, 1) for count in words])
 
     (role,) = spec.asks
     return Precondition(
