@@ -20,7 +20,7 @@ def python_blocks(document):
 def test_the_readme_s_lines_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (code,) = python_blocks("README.md")
-    assert len([line for line in code.splitlines() if line]) <= 9
+    assert len([line for line in code.splitlines() if line]) <= 11
     exec(compile(code, "README.md", "exec"), {})
     assert "null" in capsys.readouterr().out
     assert (tmp_path / "sinks.pdf").stat().st_size > 1000
