@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, TraceError
-from anchorwatch.models.zoo import ANSWERS, MODELS, NAMES, SPECIMENS, TALES, cards
+from anchorwatch.models.zoo import ALL, ANSWERS, MODELS, NAMES, SPECIMENS, TALES, cards
+from anchorwatch.models.zoo.describe import describe_model
 from anchorwatch.trace.atomic_io import COMMIT, find_damage
 from anchorwatch.training import answers, variants
 from anchorwatch.training import card_measures as measure
@@ -191,3 +192,46 @@ def test_the_table_by_position_ships_too():
     assert np.allclose(table[parts].sum(axis=1), table["bound.all"], rtol=1e-5)  # seven digits
     whole = table[table["rows"] == "whole"]
     assert {"vanilla", "sink", "sink-no-rotary"} <= set(whole["arm"])
+
+
+def write_row(record):
+    """A model's row in the table of docs/lab.md."""
+    stored = "fetched" if record.name == "lab/smol-base" else f"{record.bytes / 1e6:.1f} MB"
+    cells = (
+        f"`{record.name}`",
+        record.kind,
+        ", ".join(part.replace("_", " ") for part in record.parts) or "–",
+        f"{record.parameters / 1e6:.1f} M",
+        stored,
+        f"a delta of `{record.delta_of}`" if record.delta_of else "whole",
+        "yes" if record.card else "no",
+        f"`{record.needs}`" if record.needs else "in the package",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def test_every_model_on_board_stands_in_the_table_of_the_lab():
+    """The rows are those that `write_row` gives, in the order of the zoo."""
+    page = (RECIPE.parents[1] / "docs" / "lab.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `lab/")]
+    assert rows == [write_row(describe_model(name)) for name in ALL]
+    folders = {f"lab/{path.parent.name}" for path in MODELS.glob("*/config.json")}
+    assert folders == set(ALL) - {"lab/smol-base"}
+
+
+@pytest.mark.parametrize("name", NAMES + TALES + ANSWERS)
+def test_a_description_is_of_the_network_that_is_loaded(name):
+    record, loaded = describe_model(name), model(name)
+    assert record.parameters == sum(tensor.numel() for tensor in loaded.network.parameters())
+    assert record.kind == loaded.family.kind
+    assert record.shape["positions"] == loaded.num_positions
+    assert len(record.parts) == len(loaded.parts)
+    assert record.weights in (loaded.digest, None)
+
+
+def test_the_base_that_is_not_fetched_is_described_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANCHORWATCH_CACHE", str(tmp_path))
+    base, delta = describe_model("lab/smol-base"), describe_model("lab/smol-sink")
+    assert base.bytes is None
+    assert base.needs == delta.needs == "anchorwatch fetch smol"
+    assert (delta.delta_of, delta.parts) == ("lab/smol-arm", ("sink_token",))

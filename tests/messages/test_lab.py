@@ -44,3 +44,12 @@ def test_a_model_of_an_old_name_has_the_same_weights():
     with pytest.warns(AnchorwatchWarning, match="lab/mdm is called lab/toy-mdm now"):
         model = aw.load("lab/mdm")
     assert model.digest == aw.load("lab/toy-mdm").digest
+
+
+@pytest.mark.parametrize("name", [*lab.ANSWERS, *lab.SPECIMENS])
+def test_a_delta_has_no_card_and_says_where_its_measures_are(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("ANCHORWATCH_CACHE", str(tmp_path))
+    what = "was trained by others" if name == "lab/smol-base" else "is a delta"
+    says = rf"^{name} {what} and has no card: docs/specimens\.md says what was measured of it; "
+    with pytest.raises(ModelError, match=f"{says}there are cards of lab/toy-mdm, lab/toy-sink"):
+        aw.lab.card(name)

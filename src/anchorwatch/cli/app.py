@@ -66,9 +66,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_EMBEDDED = (
-    *("lab/toy-mdm", "lab/toy-sink", "lab/toy-gate", "lab/toy-arm"),
-    *("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink", "lab/tales-gate"),
+_WITHOUT_FILES = (
     *("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert"),
     "wired/even and others (docs/planted.md)",
 )
@@ -95,9 +93,20 @@ app.command()(view.export)
 
 
 @app.command()
-def models(as_json: options.AsJson = False) -> None:
-    """List the families that can be loaded, and what each checkpoint must look like."""
-    output.print_families(_EMBEDDED, as_json=as_json)
+def models(
+    name: Annotated[
+        str | None, typer.Argument(help="A model on board, such as lab/tales-mdm: what is known.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the families that can be loaded and the models on board, or describe one of these."""
+    from anchorwatch.models.zoo import ALL
+    from anchorwatch.models.zoo.describe import describe_model
+
+    if name is None:
+        output.print_families((*ALL, *_WITHOUT_FILES), as_json=as_json)
+    else:
+        output.print_model(describe_model(name), as_json=as_json)
 
 
 @app.command()

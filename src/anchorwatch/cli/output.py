@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -19,6 +20,7 @@ from anchorwatch.trace.escape import one_line, visible
 
 if TYPE_CHECKING:
     from anchorwatch.cli.doctor import Finding
+    from anchorwatch.models.zoo.describe import ModelRecord
     from anchorwatch.trace.trace import Trace
     from anchorwatch.training import Fitted
 
@@ -52,9 +54,46 @@ def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
         typer.echo(wrap_text(family.checkpoints, 17))
     typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
     named = textwrap.fill(f"embedded: {', '.join(embedded)}", 80, subsequent_indent=" " * 10)
-    typer.echo(f"{named}\n\nknown and not read:")
+    fetched = "lab/smol-* need `anchorwatch fetch smol`, once. `anchorwatch models NAME` says what "
+    fetched += "is known of a model of lab/."
+    typer.echo(f"{named}\n{wrap_text(fetched, 10)}\n\nknown and not read:")
     for name, reason in UNSUPPORTED.items():
         typer.echo(f"  {name}\n{wrap_text(reason, 4)}")
+
+
+def print_model(record: ModelRecord, *, as_json: bool) -> None:
+    """What is known of a model on board, a line for each thing."""
+    from anchorwatch.models.zoo.cards import CONTEXTS
+
+    if as_json:
+        return print_json(asdict(record))
+    shape, budget = record.shape, record.budget
+    stored = "not here yet" if record.bytes is None else f"{record.bytes / 1e6:.1f} MB"
+    delta = f"{record.delta_of}, whose changed tensors have the digest {record.delta_digest}"
+    lines = {
+        "kind": record.kind,
+        "network": f"{shape['network']}, {shape['layers']} layers of {shape['heads']} heads, "
+        f"width {shape['width']}, {shape['positions']} positions",
+        "parameters": f"{record.parameters:,}",
+        "parts": ", ".join(record.parts) or "none",
+        "delta of": delta if record.delta_of else None,
+        "stored": stored,
+        "weights": record.weights and f"digest {record.weights}",
+        "files": record.files and f"digest {record.files}",
+        "needs": record.needs and f"{record.needs}, once",
+        "trained last": budget and f"{budget['updates']:,} updates, {budget['tokens']:,} tokens",
+    }
+    lines["card"] = record.card or "none: docs/specimens.md says what was measured"
+    typer.echo(record.name)
+    for what, text in lines.items():
+        if text is not None:
+            typer.echo(f"  {what:<12}  {text}")
+    for context, right in (record.answers or {}).items():
+        share = f"{right['value']:.2f} [{right['low']:.2f}, {right['high']:.2f}]"
+        typer.echo(
+            f"  right in {share} of {right['n']} questions, guesser {right['null']:.2f}: "
+            f"{CONTEXTS[context]}"
+        )
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """The lab: small trained models inside the package, their cards, and the comparison of variants.
 
-`aw.load("lab/toy-mdm")` opens one (also lab/toy-sink, lab/toy-gate, lab/toy-arm);
-`card("lab/toy-mdm")` is what was measured of it. `variants()` is the table of training runs with
+`aw.load("lab/toy-mdm")` opens one (`anchorwatch models` lists all); `card("lab/toy-mdm")` is what
+was measured of it. `variants()` is the table of training runs with
 every part, one row for each arm and seed, and `differences(table)` what they differ in from
 vanilla. `measure_model(model, corpus)` is the one function behind both.
 """
@@ -29,11 +29,19 @@ __getattr__ = lazy_attributes("anchorwatch.training", _LAZY, renamed={"measured"
 
 
 def card(name: str) -> dict[str, Any]:
-    """What card.json says of a lab model, such as "lab/toy-mdm"."""
-    from anchorwatch.models.zoo import folder_of
+    """What card.json says of a lab model, such as "lab/toy-mdm"; deltas have none."""
+    from anchorwatch.errors import ModelError
+    from anchorwatch.models.zoo import NAMES, TALES, current_name, folder_in_package
     from anchorwatch.models.zoo.cards import read
 
-    return read(folder_of(name))
+    name = current_name(name)
+    if name not in NAMES + TALES:
+        what = "was trained by others" if name == "lab/smol-base" else "is a delta"
+        raise ModelError(
+            f"{name} {what} and has no card: docs/specimens.md says what was measured of it; "
+            f"there are cards of {', '.join(NAMES + TALES)}"
+        )
+    return read(folder_in_package(name))
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ NAMES = ("lab/toy-mdm", "lab/toy-sink", "lab/toy-gate", "lab/toy-arm")
 TALES = ("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink", "lab/tales-gate")
 ANSWERS = ("lab/tales-arm-answers", "lab/tales-mdm-answers")
 SPECIMENS = ("lab/smol-base", "lab/smol-arm", "lab/smol-mdm", "lab/smol-sink")
+ALL = NAMES + TALES + ANSWERS + SPECIMENS
 MODELS = Path(__file__).parent
 OLD_NAMES = {
     "lab/mdm": "lab/toy-mdm",
@@ -30,20 +31,30 @@ OLD_NAMES = {
 
 def folder_of(name: str) -> Path:
     """The folder of a lab model; refuses another name, and says how to get one that is absent."""
-    if name in OLD_NAMES:
-        warnings.warn(
-            f"{name} is called {OLD_NAMES[name]} now: use that name",
-            AnchorwatchWarning,
-            stacklevel=2,
-        )
-        name = OLD_NAMES[name]
-    if name not in NAMES + TALES + ANSWERS + SPECIMENS:
-        known = ", ".join(NAMES + TALES + ANSWERS + SPECIMENS)
-        raise ModelError(f"there is no lab model {name!r}: expected one of {known}")
+    name = current_name(name)
     if name in SPECIMENS:
         base = base_folder()
         if name == "lab/smol-base":
             return base
+    return folder_in_package(name)
+
+
+def current_name(name: str) -> str:
+    """The name of a lab model today; warns of an old one and refuses what is none."""
+    if name in OLD_NAMES:
+        warnings.warn(
+            f"{name} is called {OLD_NAMES[name]} now: use that name",
+            AnchorwatchWarning,
+            stacklevel=3,
+        )
+        return OLD_NAMES[name]
+    if name not in ALL:
+        raise ModelError(f"there is no lab model {name!r}: expected one of {', '.join(ALL)}")
+    return name
+
+
+def folder_in_package(name: str) -> Path:
+    """What the package has of a lab model: all of it, or the delta alone."""
     folder = MODELS / name.removeprefix("lab/")
     if not (folder / "config.json").is_file():
         raise ModelError(

