@@ -11,6 +11,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+import anchorwatch as aw
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
 from anchorwatch.models import tiny
@@ -58,7 +59,7 @@ def test_a_line_without_a_command_says_so():
     assert "Commands:" in type_in().stdout + type_in().stderr
 
 
-EMBEDDED = (*lab.NAMES, *lab.TALES, *tiny.NAMES)
+EMBEDDED = (*lab.NAMES, *lab.TALES, *lab.ANSWERS, *lab.SPECIMENS, *tiny.NAMES)
 WIRED = "wired/even and others (docs/planted.md)"
 
 
@@ -292,6 +293,23 @@ def test_the_family_table_fits_eighty_columns_and_loses_nothing():
     assert ", ".join((*EMBEDDED, WIRED)) in words
 
 
+def test_models_says_what_is_known_of_one_on_board():
+    whole = type_in("models", "lab/tales-mdm").stdout
+    card = aw.lab.card("lab/tales-mdm")
+    assert f"weights       digest {card['weights']}\n" in whole
+    assert "parts         none\n" in whole
+    assert "of 60 questions, guesser 0.39: one hop, gold, one random and one hard" in whole
+    delta = type_in("models", "lab/tales-mdm-answers").stdout
+    assert "delta of      lab/tales-mdm, whose changed tensors have the digest" in delta
+    assert "card          none: docs/specimens.md says what was measured\n" in delta
+    record = json.loads(type_in("models", "lab/smol-sink", "--json").stdout)
+    assert record["delta_of"] == "lab/smol-arm"
+    assert record["needs"] == "anchorwatch fetch smol"
+    wrong = type_in("models", "tiny/llada")
+    assert wrong.returncode == 1
+    assert "there is no lab model 'tiny/llada': expected one of lab/toy-mdm" in one_line_of(wrong)
+
+
 TORCH_FREE = """
 import sys
 class Block:
@@ -315,7 +333,8 @@ def without_torch(*words):
 
 
 def test_without_torch_what_reads_works_and_what_runs_says_what_to_install(lena, tmp_path):
-    for words in (["show", lena[0]], ["verify", lena[0]], ["models"]):
+    known = ["models", "lab/tales-mdm"], ["models", "lab/smol-mdm"]
+    for words in (["show", lena[0]], ["verify", lena[0]], ["models"], *known):
         assert without_torch(*words).returncode == 0, words
     for words in (["run", "tiny/llada", "the"], ["convert", tmp_path, tmp_path / "out"]):
         done = without_torch(*words)
@@ -368,6 +387,9 @@ def test_doctor_finds_nothing_wrong():
     assert all(finding["good"] for finding in findings.values())
     assert "HF_HUB_OFFLINE" in findings["hub"]["says"]
     assert "[run]" not in findings
+    checked = {*lab.NAMES, *lab.TALES, *lab.ANSWERS, *tiny.NAMES}
+    assert all(findings[name]["says"] == "5 laws hold" for name in checked)
+    assert "not checked" in findings["lab/smol-*"]["says"]
 
 
 OPTIONS = {
