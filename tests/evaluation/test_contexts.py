@@ -13,6 +13,7 @@ from anchorwatch.evaluation.contexts import LAYOUTS, Context, context, contexts,
 from anchorwatch.evaluation.scores import holds
 from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.evaluation.tasks import task
+from anchorwatch.training.card_measures import CONTEXTS, SEED
 
 ONE = list(islice(task("synthetic/one-hop"), 40))
 TWO = list(islice(task("synthetic/two-hop"), 40))
@@ -131,6 +132,19 @@ def test_gold_is_placed_anywhere_alike():
 def test_irrelevant_share(item):
     shown = context("irrelevant3/5").apply(item)
     assert sorted(p.kind for p in shown.passages) == ["gold", "hard"] + ["random"] * 3
+
+
+@given(items, st.integers(0, 3))
+def test_a_random_and_a_hard_distractor_are_a_third_irrelevant(item, seed):
+    """What the lab's cards call gold+2; docs/specimens.md prints the command."""
+    shown = context("irrelevant1/3").apply(item, seed=seed)
+    assert sorted(p.kind for p in shown.passages) == ["gold", "hard", "random"]
+
+
+def test_the_seed_of_the_cards_asks_the_questions_of_the_cards():
+    world, _ = CONTEXTS["gold+2"]
+    for index, item in enumerate(islice(task("synthetic/one-hop", seed=SEED), 200)):
+        assert (item.question, item.answers) == (world[index].question, world[index].answers)
 
 
 @given(chains, st.sampled_from(LAYOUTS), st.integers(0, 5))

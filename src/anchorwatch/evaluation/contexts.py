@@ -3,11 +3,11 @@
 `closed` shows nothing, `open5` the first five passages as they stand (`open` all), `gold` the
 evidence, `gold+4` the evidence somewhere among four random distractors (`gold+4hard`,
 `gold+4counterfactual`), `gold@2/5` as the second of five, `irrelevant3/5` five of which three are
-about something else. Evidence of two hops is placed by `adjacent+4`, `far+4` (first and last),
-`reversed+4` and `far-reversed+4` (second hop first). After a ~ stands what is done to it:
-`~shuffle` (`~shuffle2` is another order), `~typos10` (a tenth of the words misspelt, never those of
-an answer), `~paraphrase` (the question in other words), `~masks32` (so many masked positions after
-those of the answer).
+about something else, the others hard ones (`irrelevant1/3`: a random and a hard distractor).
+Evidence of two hops is placed by `adjacent+4`, `far+4` (first and last), `reversed+4` and
+`far-reversed+4` (second hop first). After a ~ stands what is done to it: `~shuffle` (`~shuffle2` is
+another order), `~typos10` (a tenth of the words misspelt, never those of an answer), `~paraphrase`
+(the question in other words), `~masks32` (so many masked positions after those of the answer).
 
 Chance comes from the item and the seed alone, never from other items, and is shared by contexts:
 the distractors of `gold+2` are among those of `gold+4`.
