@@ -35,7 +35,7 @@ ROLES = {"mdm": "`--model`", "arm": "`--against`", "sink": "`--sink`", "gate": "
 PROTOCOL = Effort(prompts=5, items=12)
 LEAD = """# The papers' figures and tables
 
-Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from models on board, [the tales](specimens.md), which the commands take where no model is named: small networks that show what a figure looks like and not what the papers' models do. DRAWN Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed. In tables the difference from the first row stands in brackets, paired by item or by training seed; * is p < 0.05 after Holm's correction.
+Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from models on board, [the tales](specimens.md), which the commands take where no model is named: small networks that show what a figure looks like and not what the papers' models do. DRAWN Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed. In tables the difference from the first row stands in brackets, paired by item or by training seed; * is p < 0.05 after Holm's correction. Tables of answers have ITEMS questions a cell, pictures PROMPTS prompts: differences of so few items are not findings. Tables of training runs say their seeds.
 
 `anchorwatch paper sinks` lists the items of a paper, `--all` makes all that can be made. On your models:
 
@@ -90,7 +90,8 @@ def shrink(path: Path) -> bytes:
 
 def page() -> str:
     """The page, from the registry and the pictures that are there."""
-    parts = [LEAD.replace("DRAWN", drawn_models())]
+    words = {"DRAWN": drawn_models(), "ITEMS": PROTOCOL.items, "PROMPTS": PROTOCOL.prompts}
+    parts = [re.sub("|".join(words), lambda match: str(words[match[0]]), LEAD)]
     for paper, number in PAPERS.items():
         link = f"[{number}](https://arxiv.org/abs/{number})"
         parts.append(f"## {TITLES[paper]}\n\n{link}; its claims: [{paper}]({CLAIMS[paper]}).\n")

@@ -37,6 +37,14 @@ def test_every_item_has_its_command_and_what_the_lab_can_make(pages):
             assert made or (paper, item.label) == ("sink_token", "table 2")
 
 
+def test_the_page_says_how_few_items_its_numbers_are_of(pages):
+    effort = pages.PROTOCOL
+    says = (
+        f"{effort.items} questions a cell, pictures {effort.prompts} prompts: differences of so few"
+    )
+    assert f"{says} items are not findings" in pages.page()
+
+
 def test_pictures_are_there_and_small():
     named = re.findall(r"\]\(papers/([^)]+)\)", (DOCS / "papers.md").read_text(encoding="utf-8"))
     files = {path.name: path.stat().st_size for path in (DOCS / "papers").iterdir()}
