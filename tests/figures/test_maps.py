@@ -11,7 +11,7 @@ from anchorwatch import figures, rules
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import style
 from anchorwatch.trace import render_html as strip
-from anchorwatch.trace.trace import FRESH
+from anchorwatch.trace.trace import FRESH, Trace
 
 
 def mesh(ax):
@@ -22,6 +22,13 @@ def hatched(ax):
     found = [c for c in ax.collections if isinstance(c, PolyCollection) and c.get_hatch()]
     centres = [path.vertices[:4].mean(axis=0) for c in found for path in c.get_paths()]
     return sorted((round(y), round(x)) for x, y in centres)
+
+
+def trace_of_another(trace):
+    """The same trace under another model's name."""
+    return Trace(
+        trace.dataset(), trace.manifest | {"model": trace.manifest["model"] | {"source": "another"}}
+    )
 
 
 def legend(figure):
@@ -200,3 +207,13 @@ def test_a_pair_needs_a_next_step(patterned, step):
 def test_a_pair_of_a_layer_that_is_not_there(patterned):
     with pytest.raises(SpecError, match="layer 9 is not in the trace: it has 0 to 2"):
         figures.map_pair(patterned, step=3, layer=9, head=1)
+
+
+def test_maps_of_layers_share_one_colour_scale(model, trace):
+    maps = aw.replay(model, trace, probes=[aw.probes.pattern(steps=[3])])
+    figure = figures.layer_maps([maps, trace_of_another(maps)], step=3, layers=[0, 2])
+    panels, bars = figure.axes[:4], figure.axes[4:]
+    highest = max(np.quantile(mesh(ax).get_array().compressed(), 0.99) for ax in panels)
+    assert {mesh(ax).get_clim() for ax in panels} == {(0.0, highest)}
+    assert [bar.get_ylabel() for bar in bars] == ["share of attention, mean of heads"]
+    assert set(figure.data["model"]) == {"tiny/llada", "another"}

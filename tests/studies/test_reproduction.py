@@ -1,6 +1,7 @@
 """Figures and tables of the papers: each is made on small models, or says what it lacks."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -165,6 +166,13 @@ def test_every_paper_has_its_published_items():
     assert (
         find_items("sink-token", ["table 1"])[0].command == "anchorwatch paper sink-token --table 1"
     )
+
+
+def test_captions_say_what_is_drawn_and_no_result():
+    results = r"\b(floats|shifts|moves|few keys|stays,|structure in shallow|content in deep)\b"
+    for paper in PAPERS:
+        for item in paper_items(paper):
+            assert not re.search(results, item.says), item.label
 
 
 def test_models_of_a_table_may_be_named(tmp_path):

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.figure import Figure
 from anchorwatch.figures.maps import read_maps, role_strip
-from anchorwatch.figures.marks import absent_patch, even_limits_of, heat, key, limits_of
+from anchorwatch.figures.marks import absent_patch, even_limits_of, heat, key, limits_of, shared_bar
 from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     COLUMN,
@@ -116,34 +116,43 @@ def attention_map(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
 def layer_maps(traces: Sequence[Trace], *, step: int, layers: Sequence[int]) -> Figure:
     """Mean over heads of the full maps: a row for each trace, a column for each layer.
 
-    A triangle marks the top key of each map: fixed in an autoregressive model that has a sink,
-    another one in each layer where attention floats. Needs `aw.probes.pattern` of all heads.
+    A triangle marks the top key of each map. All maps share one colour scale, which ends at the
+    largest 99th percentile of a map. Needs `aw.probes.pattern` of all heads.
     """
     if not traces or not layers:
         raise SpecError(
             "layer_maps needs traces and layers: layer_maps([trace], step=8, layers=[0])"
         )
+    # 1. Mean maps of every trace and layer, and one scale for all of them.
+    steps = [min(step, trace.num_steps - 1) for trace in traces]
+    maps = [
+        [_mean_map(trace, at, layer) for layer in layers]
+        for trace, at in zip(traces, steps, strict=True)
+    ]
+    # The diagonal would hide the columns: colour ends at the 99th percentile.
+    highest = max(float(np.nanquantile(values, 0.99)) for row in maps for values in row)
+    # 2. A panel each, with its top key, and one bar for all.
     drawn, axes = sheet(PAGE, 0.45 + 2.25 * len(traces), rows=len(traces), columns=len(layers))
-    panels: dict[tuple[str, int], np.ndarray] = {}
-    for row, trace in enumerate(traces):
-        at = min(step, trace.num_steps - 1)
-        model, heads = trace.manifest["model"], range(trace.manifest["model"]["heads"])
-        for column, layer in enumerate(layers):
-            ax = axes[row * len(layers) + column]
-            values = np.mean([read_maps(trace, [at], layer, head)[0] for head in heads], axis=0)
-            values[~_visible(trace, at, layer)] = np.nan
-            length = int(np.count_nonzero(trace.role[at] != ABSENT))
-            values = panels[model["source"], layer] = values[:length, :length]
-            # The diagonal would hide the columns: colour ends at the 99th percentile.
-            limits = 0.0, float(np.nanquantile(values, 0.99)) or 1.0
-            heat(ax, values, limits=limits, unit="share of attention, mean of heads")
-            share = np.nansum(values, axis=0) / length
-            top = int(find_top_key(share[None])[0][0])
-            _mark_columns(ax, np.array([top]), filled=True)
-            ax.set_title(f"layer {layer}: top key {top}, {share[top]:.0%}", pad=8)
-            ax.set_xlabel("key")
-            if column == 0:
-                ax.set_ylabel(f"{printable(model['source'], 24)}\nquery at step {at}")
+    meshes = []
+    for ax, (row, column) in zip(axes, np.ndindex(len(traces), len(layers)), strict=True):
+        values = maps[row][column]
+        meshes.append(heat(ax, values, limits=(0.0, highest or 1.0), unit=None))
+        share = np.nansum(values, axis=0) / len(values)
+        top = int(find_top_key(share[None])[0][0])
+        _mark_columns(ax, np.array([top]), filled=True)
+        ax.set_title(f"layer {layers[column]}: top key {top}, {share[top]:.0%}", pad=8)
+        ax.set_xlabel("key")
+        if column == 0:
+            source = printable(traces[row].manifest["model"]["source"], 24)
+            ax.set_ylabel(f"{source}\nquery at step {steps[row]}")
+    shared_bar(axes, meshes, "share of attention, mean of heads")
+    # 3. Legend and record.
+    names = [trace.manifest["model"]["source"] for trace in traces]
+    panels = {
+        (name, layer): values
+        for name, row_of_maps in zip(names, maps, strict=True)
+        for layer, values in zip(layers, row_of_maps, strict=True)
+    }
     data = pd.concat(
         [_tidy({"pattern": v}).assign(model=m, layer=n) for (m, n), v in panels.items()]
     )
@@ -152,6 +161,15 @@ def layer_maps(traces: Sequence[Trace], *, step: int, layers: Sequence[int]) -> 
     key(drawn, entries + ([absent_patch("may not be looked at")] if unseen else []))
     settings = {"step": step, "layers": list(layers)}
     return Figure(drawn, data, name="layer_maps", settings=settings, traces=list(traces))
+
+
+def _mean_map(trace: Trace, step: int, layer: int) -> np.ndarray:
+    """[query, key] mean over heads; what may not be looked at is NaN, what is absent left out."""
+    heads = range(trace.manifest["model"]["heads"])
+    values = np.mean([read_maps(trace, [step], layer, head)[0] for head in heads], axis=0)
+    values[~_visible(trace, step, layer)] = np.nan
+    length = int(np.count_nonzero(trace.role[step] != ABSENT))
+    return values[:length, :length]
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:

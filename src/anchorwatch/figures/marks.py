@@ -84,7 +84,7 @@ def heat(
     if np.isnan(values).any():
         _absent_ground(ax)
     if unit is not None:
-        _bar(ax, mesh, unit, log=log)
+        _bar([ax], [mesh], unit, log=log)
     return mesh
 
 
@@ -214,13 +214,24 @@ def _absent_ground(ax: Axes) -> None:
     )
 
 
-def _bar(ax: Axes, mesh: QuadMesh, unit: str, *, log: bool) -> None:
-    values: np.ndarray = np.ma.compressed(np.ma.asarray(mesh.get_array()))
-    low, high = mesh.get_clim()
+def shared_bar(axes: Sequence[Axes], meshes: Sequence[QuadMesh], unit: str) -> None:
+    """One colour bar beside several heat maps that have the same limits."""
+    if len({mesh.get_clim() for mesh in meshes}) != 1:
+        raise SpecError("heat maps that share a bar need the same limits: give each the same")
+    _bar(axes, meshes, unit, log=False)
+
+
+def _bar(axes: Sequence[Axes], meshes: Sequence[QuadMesh], unit: str, *, log: bool) -> None:
+    values = np.concatenate([np.ma.compressed(np.ma.asarray(mesh.get_array())) for mesh in meshes])
+    low, high = meshes[0].get_clim()
     under, over = bool((values < low).any()), bool((values > high).any())
     sides = {(True, True): "both", (True, False): "min", (False, True): "max"}
-    bar = ax.figure.colorbar(
-        mesh, ax=ax, pad=0.015, aspect=24, extend=sides.get((under, over), "neither")
+    bar = axes[0].figure.colorbar(
+        meshes[0],
+        ax=list(axes) if len(axes) > 1 else axes[0],
+        pad=0.015,
+        aspect=24,
+        extend=sides.get((under, over), "neither"),
     )
     bar.set_label(unit)
     bar.outline.set_linewidth(0.5)

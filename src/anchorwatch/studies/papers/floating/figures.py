@@ -40,7 +40,7 @@ CLOSED = "closed"
 @paper_item(
     "floating",
     "figure intro",
-    "Maps of shallow, middle and deep layers: the top key of an ARM stays, an MDM's floats.",
+    "Mean maps of a shallow, a middle and a deep layer, with the top key of each.",
     roles=("mdm", "arm"),
 )
 def introduction(bench: Workbench) -> Iterator[Product]:
@@ -139,7 +139,8 @@ def rollouts(bench: Workbench) -> Iterator[Product]:
 @paper_item(
     "floating",
     "figure structure",
-    "What kind of token anchors are by depth: structure in shallow layers, content in deep ones.",
+    "Shares of structure, masks and content by layer, of sinks and of all attention; which kinds "
+    "of token anchors are by depth.",
 )
 def structural(bench: Workbench) -> Iterator[Product]:
     runs = _runs(bench, bench.need("mdm"))

@@ -35,7 +35,12 @@ DOSES = (1, 5, 10, 20)
 UNEDITED = "none"
 
 
-@paper_item("sinks", "figure 1", "Attention each token receives, step by step: the sink shifts.")
+@paper_item(
+    "sinks",
+    "figure 1",
+    "Attention each token receives, step by step, in the head with the strongest move of its top "
+    "key.",
+)
 def received_over_steps(bench: Workbench) -> Iterator[Product]:
     for name, trace in _first_runs(bench):
         cell = find_moving(trace)
@@ -54,13 +59,17 @@ def inference_step(bench: Workbench) -> Iterator[Product]:
     yield "", step_frames(traces, step=middle_step(traces[0]))
 
 
-@paper_item("sinks", "figure 3", "How attention scores are spread: few keys have very high ones.")
+@paper_item("sinks", "figure 3", "How attention scores are spread over keys.")
 def scores(bench: Workbench) -> Iterator[Product]:
     runs = bench.text_runs(bench.need("mdm")[0])
     yield "", score_histogram(metrics.METRICS["score_histogram"](runs))
 
 
-@paper_item("sinks", "figure 4", "Two maps of one head, a step apart: a moving sink.")
+@paper_item(
+    "sinks",
+    "figure 4",
+    "Maps of the head with the strongest move of its top key, before and after it.",
+)
 def moving_sink(bench: Workbench) -> Iterator[Product]:
     for name, trace in _first_runs(bench):
         cell = find_moving(trace)
@@ -76,7 +85,8 @@ def main_sink(bench: Workbench) -> Iterator[Product]:
 @paper_item(
     "sinks",
     "figure 6",
-    "(a) masked and other tokens with a sink each; (b) a sink that is there for one step.",
+    "(a) the head with the strongest top keys where masked and other tokens have one each; (b) the "
+    "head with the strongest top key of a single step.",
 )
 def kinds_of_moving_sinks(bench: Workbench) -> Iterator[Product]:
     for name, trace in _first_runs(bench):
@@ -103,7 +113,8 @@ def greatest_sink(bench: Workbench) -> Iterator[Product]:
 @paper_item(
     "sinks",
     "figure 8",
-    "(a) a sink that stays, at the first and the last step; (b) one that moves to the left.",
+    "(a) the head whose top key stays longest, at the first and the last step; (b) the head with "
+    "the strongest move of its top key to the left.",
 )
 def fixed_and_moving(bench: Workbench) -> Iterator[Product]:
     for name, trace in _first_runs(bench):
