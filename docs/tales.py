@@ -18,13 +18,18 @@ from matplotlib.ticker import NullLocator
 from anchorwatch.figures.style import NULL, PAGE, PALETTE
 
 HERE = Path(__file__).parent
-LAYERS = {
-    "tales-arm": ("clear", "autoregressive"),
-    "tales-mdm@0": ("noisy", "looks both ways, not trained"),
-    "tales-mdm@20": ("noisy", "20 updates"),
-    "tales-mdm@2400": ("noisy", "2,400 updates"),
-    "tales-sink@2400": ("noisy", "2,400 updates, sink token"),
-}
+COLOURS = dict(zip(("tales-arm", "tales-mdm", "tales-sink", "tales-gate"), PALETTE, strict=False))
+"""One for each model, the same in every panel."""
+STYLES = {"0": ":", "20": "--", "2400": "-"}
+"""Of the first panel, by number of updates."""
+LAYERS = (
+    "tales-arm",
+    "tales-mdm@0",
+    "tales-mdm@20",
+    "tales-mdm@2400",
+    "tales-sink@2400",
+    "tales-gate@2400",
+)
 CURVES = {
     "pos0": "heads that rest on the first token",
     "above": "heads with a key above 0.3",
@@ -47,38 +52,43 @@ def main() -> None:
 
 
 def draw_layers(axes: Axes, measures: dict[str, Any]) -> None:
-    """Share of the top key by layer, before, during and after."""
-    for colour, (name, (way, label)) in zip(PALETTE, LAYERS.items(), strict=False):
-        axes.plot(measures[name][way]["by_layer"], color=colour, label=label, marker=".")
-    axes.axhline(measures["tales-mdm@0"]["noisy"]["null"], color=NULL, ls=":", label="even")
+    """Share of the top key by layer: a colour for each model, a line style for its updates."""
+    for name in LAYERS:
+        model, _, updates = name.partition("@")
+        label = f"{model}, {int(updates):,} updates" if updates else model
+        share = measures[name]["noisy" if updates else "clear"]["by_layer"]
+        style = STYLES.get(updates, "-")
+        axes.plot(share, color=COLOURS[model], ls=style, label=label, marker=".")
+    null = measures["tales-mdm@0"]["noisy"]["null"]
+    axes.axhline(null, color=NULL, ls="-.", lw=0.8, label="even attention")
     axes.set(xlabel="layer", ylabel="share of the top key", ylim=(0, None))
     axes.legend(frameon=False, fontsize=6)
 
 
 def draw_curves(axes: Axes, measures: dict[str, Any], name: str, label: str) -> None:
     """A measure over updates with its interval over stories; the ARM as a line."""
-    for colour, arm in zip(PALETTE[2:], ("tales-mdm", "tales-sink", "tales-gate"), strict=False):
-        updates, values, low, high = read_curve(measures, arm, name)
-        axes.plot(updates, values, color=colour, marker=".", label=arm)
-        axes.fill_between(updates, low, high, color=colour, alpha=0.2, lw=0)
+    for model in ("tales-mdm", "tales-sink", "tales-gate"):
+        updates, values, low, high = read_curve(measures, model, name)
+        axes.plot(updates, values, color=COLOURS[model], marker=".", label=model)
+        axes.fill_between(updates, low, high, color=COLOURS[model], alpha=0.2, lw=0)
     for seed in SEEDS:
         updates, values, _, _ = read_curve(measures, f"tales-mdm-seed{seed}", name)
         label_once = "tales-mdm, other seeds" if seed == SEEDS[0] else None
-        axes.plot(updates, values, color=PALETTE[2], lw=0.7, ls="--", label=label_once)
+        axes.plot(updates, values, color=COLOURS["tales-mdm"], lw=0.7, label=label_once)
     level, _, _ = read_measure(measures["tales-arm"], name)
-    axes.axhline(level, color=PALETTE[0], ls="--", label="tales-arm")
+    axes.axhline(level, color=COLOURS["tales-arm"], label="tales-arm")
     axes.set_xscale("symlog", linthresh=2)
     axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="update", ylabel=label, ylim=(0, None), xlim=(-0.2, 2800))
 
 
-def read_curve(measures: dict[str, Any], arm: str, name: str) -> list[tuple[float, ...]]:
+def read_curve(measures: dict[str, Any], model: str, name: str) -> list[tuple[float, ...]]:
     """Updates, values, lower and upper ends of a measure, over the snapshots of a run."""
     rows = sorted(
         (int(key.split("@")[1]), *read_measure(row, name))
         for key, row in measures.items()
-        if key.startswith(f"{arm}@")
+        if key.startswith(f"{model}@")
     )
     return list(zip(*rows, strict=True))
 
