@@ -200,7 +200,8 @@ def _draw_stacked_bars(ax: Axes, wide: pd.DataFrame) -> None:
 def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Figure:
     """Value norms of sampled sinks and other tokens over what they receive, a panel for each model.
 
-    For a table of `value_norm_points`; of one `layer`, where it is named, else of all together.
+    The title has median and mean of each kind. For a table of `value_norm_points`; of one `layer`,
+    where it is named, else of all together.
     """
     require(points, "model", "kind", "layer", "received", "value_norm")
     data = points if layer is None else points[points["layer"] == layer]
@@ -230,8 +231,7 @@ def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Fig
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if _decades(part) < 2 else (1,)))
         plain_log(ax.xaxis)
-        ax.set_title(f"{printable(model, 28)}, {_layers(part)}")
-        ax.text(0.02, 0.03, _describe_kinds(part), transform=ax.transAxes, fontsize=SMALL)
+        ax.set_title(f"{printable(model, 28)}, {_layers(part)}\n{_describe_kinds(part)}")
     for ax in axes[len(models) :]:
         ax.set_visible(False)
     dots = {"linestyle": "none", "marker": "o", "markersize": 3}
@@ -251,14 +251,15 @@ def _decades(part: pd.DataFrame) -> float:
 
 
 def _describe_kinds(part: pd.DataFrame) -> str:
-    """Mean and spread of each kind in words."""
+    """Median, mean and spread of each kind in words."""
     texts = []
     for kind in _KINDS:
         norms = part[part["kind"] == kind]["value_norm"].to_numpy(dtype=np.float64)
-        spread = (
-            f"{norms.mean():.2f} ± {norms.std():.2f} (n = {len(norms)})" if len(norms) else "none"
-        )
-        texts.append(f"{kind} {spread}")
+        words = "none"
+        if len(norms):
+            middle, spread = np.median(norms), f"{norms.mean():.2f} ± {norms.std():.2f}"
+            words = f"median {middle:.2f}, mean {spread} (n = {len(norms)})"
+        texts.append(f"{kind}: {words}")
     return "\n".join(texts)
 
 
