@@ -17,10 +17,12 @@ from anchorwatch.studies.claim import (
     GREATER,
     LESS,
     PAPERS,
+    CheckedPrecondition,
     Claim,
     Criterion,
     Finding,
     Measured,
+    Precondition,
 )
 from anchorwatch.studies.estimate import Estimate
 from anchorwatch.studies.evidence import Evidence, Runs, TraceSet
@@ -29,8 +31,9 @@ from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating.measures import GAIN
 from anchorwatch.studies.plan_study import Plan
 from anchorwatch.studies.report import text as sentences
+from anchorwatch.studies.report.assets import read_asset
 from anchorwatch.studies.report.comparison import sections
-from anchorwatch.studies.report.page import _templates, inline_figure, page, write
+from anchorwatch.studies.report.page import _templates, inline_figure, page, run_facts, write
 from anchorwatch.studies.report.picture import claim_figure, marks, ticks
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import (
@@ -63,13 +66,17 @@ class Found(HTMLParser):
     """What a browser would find in a page."""
 
     VOID = ("meta", "input", "br")
+    INLINE = ("a", "b", "code")
 
     def __init__(self, words):
         super().__init__()
         self.tags, self.ids, self.text, self.open, self.crossed = [], [], [], [], []
+        self.paragraphs = [""]
         self.feed(words)
 
     def handle_starttag(self, name, attributes):
+        if name not in self.INLINE:
+            self.paragraphs.append("")
         held = dict(attributes)
         self.tags.append((name, held))
         if "id" in held:
@@ -83,11 +90,14 @@ class Found(HTMLParser):
             self.open.pop()
 
     def handle_endtag(self, name):
+        if name not in self.INLINE:
+            self.paragraphs.append("")
         if not self.open or self.open.pop() != name:
             self.crossed.append(name)
 
     def handle_data(self, words):
         self.text.append(words)
+        self.paragraphs[-1] += words
 
 
 @pytest.fixture(scope="module")
@@ -410,6 +420,46 @@ def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
     assert "| 5 prompts, 2 without a value |" in said
     assert "interval 0.472 to 0.608 at 95\u202f%, n = 5 prompts, 2 without a value;" in said
     assert "Did not fit: 2 units of rows (too long·)." in said
+
+
+BROKEN = re.compile(r"[,.;:] ?[:;]|,\.|\.,|\.\.|,,|[a-z0-9”][.?!]\)? [a-z]")
+"""Marks that stand on each other, and sentences that begin with a small letter."""
+ABBREVIATED = re.compile(r"\bal\.|\. arXiv ")
+
+
+def test_no_claim_breaks_the_marks_of_a_sentence(study):
+    findings = tuple(
+        replace(
+            judged,
+            preconditions=tuple(CheckedPrecondition(p, 0.5) for p in judged.claim.preconditions),
+        )
+        for judged in study.findings
+    )
+    asked = replace(study, findings=findings)
+    shown = re.sub(r"<(script|style|pre)\b.*?</\1>", "", page(asked, {}, []), flags=re.DOTALL)
+    parts = [*sentences.markdown_page(asked).splitlines(), *Found(shown).paragraphs]
+    assert len(parts) > 10 * len(findings)
+    broken = [part for part in parts if BROKEN.search(ABBREVIATED.sub("", part))]
+    assert not broken
+
+
+def test_a_statistic_with_a_comma_at_its_end_is_no_broken_sentence():
+    stated = Precondition("a sink wherever it is.", "loss, in nats,", 1, "a guess.", lambda _: 2)
+    words = sentences.describe_precondition(CheckedPrecondition(stated, 2.0))
+    assert words == "Holds: a sink wherever it is. Loss, in nats: 2, at least 1 (a guess)"
+
+
+def test_training_runs_are_listed_only_where_a_claim_read_them():
+    for name, listed in (("floating/H2", False), ("sink_token/H5", True)):
+        facts = dict(run_facts(planted_study.study((SUPPORTED,), [name])))
+        assert ("training" in facts) == listed, name
+
+
+def test_how_many_units_stays_on_one_line(words):
+    cells = re.findall(r'<td role="cell" class="spare number">(\d+ [a-z ]+)</td>', words)
+    assert "40 prompts" in cells
+    style = read_asset("page.css")
+    assert re.search(r"td\.number.*white-space: nowrap", style)
 
 
 def test_marks_are_on_the_axis_and_what_is_far_away_is_named():

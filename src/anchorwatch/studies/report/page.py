@@ -24,6 +24,7 @@ from markupsafe import Markup, escape
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
 from anchorwatch.studies.claim import ORIGINS, PAPERS, Criterion
+from anchorwatch.studies.evidence import Seeds
 from anchorwatch.studies.report import picture, text
 from anchorwatch.studies.report.assets import page_policy, read_asset
 from anchorwatch.studies.report.comparison import Section, sections
@@ -102,7 +103,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     words = ["number", "interval", "describe_target", "count_units", "reason", "summary", "methods"]
-    words += ["class_name", "describe_precondition"]
+    words += ["class_name", "describe_precondition", "strip_end"]
     environment.globals |= {name: getattr(text, name) for name in words}
     pictures = ("marks", "draw_criterion", "draw_small")
     environment.globals |= {name: getattr(picture, name) for name in pictures}
@@ -153,7 +154,7 @@ def run_facts(study: Study) -> list[tuple[str, str]]:
         machine = about["machine"]
         cores = text.count_units(int(machine["cores"]), "core")
         rows.append(("machine", f"{machine['system']}, {machine['processor']}, {cores}"))
-    if arms := dict(about.get("arms", {})):
+    if (arms := dict(about.get("arms", {}))) and _reads_training(study):
         runs = text.count_units(sum(arms.values()), "training run")
         number = text.count_units(len(arms), "arm")
         rows.append(("training", f"{runs} of {number}: {', '.join(arms)}"))
@@ -162,20 +163,27 @@ def run_facts(study: Study) -> list[tuple[str, str]]:
     return rows
 
 
+def _reads_training(study: Study) -> bool:
+    """Whether a claim that was judged read the table of training runs."""
+    judged_claims = (judged.claim for judged in study.findings if judged.verdict is not None)
+    return any(type(spec) is Seeds for claim in judged_claims for spec in claim.needs)
+
+
 def criterion_facts(judged: JudgedClaim, criterion: Criterion) -> list[tuple[str, str]]:
     """The numbers of a criterion, each with its meaning."""
     row, unit, number = judged.criterion_row(criterion), judged.claim.unit, text.number
     within = f"interval {text.interval(row['low'], row['high'])} at {text.level(row['level'])}"
-    within = f"no interval: {row['why']}" if row["why"] else within
+    within = f"no interval: {text.strip_end(row['why'])}" if row["why"] else within
     effect = f"{number(row['effect'])}, {within}"
     needed = "needed" if criterion.decides else "held against"
     facts = [
         ("found", f"{effect}; n\u202f=\u202f{text.over(row, unit)}"),
-        (needed, f"{text.describe_target(criterion)} ({row['reason']})"),
+        (needed, f"{text.describe_target(criterion)} ({text.strip_end(row['reason'])})"),
     ]
     for name in ("null", "control"):
         if not math.isnan(row[name]):
-            facts.append((name, f"{number(row[name])} ({row[f'{name}_is']})"))
+            words = text.strip_end(row[f"{name}_is"])
+            facts.append((name, f"{number(row[name])} ({words})"))
     if criterion.published:
         each = ", ".join(f"{number(value)} ({who})" for who, value in criterion.published.items())
         facts.append(("the paper's", each))

@@ -80,6 +80,24 @@ def number(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3g}".replace("-", "−", 1)
 
 
+def strip_end(words: str) -> str:
+    """A text without the marks at its end, for the middle of a sentence.
+
+    >>> strip_end("loss above that of a guess, in nats,"), strip_end("A new claim.")
+    ('loss above that of a guess, in nats', 'A new claim')
+    """
+    return words.rstrip(" .,;:")
+
+
+def start_sentence(words: str) -> str:
+    """A text with a capital letter at its start.
+
+    >>> start_sentence("attention of its heads")
+    'Attention of its heads'
+    """
+    return words[:1].upper() + words[1:]
+
+
 def chance(p: float) -> str:
     r"""A p-value as text.
 
@@ -123,9 +141,9 @@ def reason(judged: JudgedClaim) -> str:
     """Why the verdict is what it is."""
     binding = judged.binding_criterion
     if judged.says == NOT_ABOUT:
-        return f"Not about this model: {judged.not_about.rstrip('.')}."
+        return f"Not about this model: {strip_end(judged.not_about)}."
     if binding is None or judged.verdict is None:
-        return f"Not testable. It lacks {judged.lacking.rstrip('.')}."
+        return f"Not testable. It lacks {strip_end(judged.lacking)}."
     row, several = judged.criterion_row(binding), len(judged.claim.deciding) > 1
     name = f" of “{binding.name}”" if several else ""
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
@@ -208,13 +226,13 @@ def summary(study: Study) -> str:
         by_verdict = study.counts(origin)
         if total := sum(by_verdict.values()):
             parts.append(
-                f"{_sentence_start(ORIGINS[origin])} ({total}): {spell_counts(by_verdict)}."
+                f"{start_sentence(ORIGINS[origin])} ({total}): {spell_counts(by_verdict)}."
             )
     if count[NOT_TESTABLE]:
         lost = Counter(judged.lacking for judged in study.findings if judged.says == NOT_TESTABLE)
         what, most = lost.most_common(1)[0]
         often = f", most often ({most} times) {what}" if most > 1 else ""
-        parts.append(f"{count[NOT_TESTABLE]} lack something{often}.")
+        parts.append(f"{count[NOT_TESTABLE]} lack something{strip_end(often)}.")
     parts.append(
         "A verdict is about these models and these prompts, and about a margin that the claim "
         "stated before this study ran; it does not say that a paper is right or wrong elsewhere."
@@ -244,10 +262,6 @@ def class_name(verdict: str) -> str:
     'below-the-margin'
     """
     return verdict.replace(" ", "-")
-
-
-def _sentence_start(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _on(models: list[str]) -> str:
@@ -338,7 +352,8 @@ def _markdown_claim(judged: JudgedClaim) -> list[str]:
     claim = judged.claim
     lines = [f"## {claim.id}: {judged.says}", "", claim.sentence, ""]
     scope = f" Said of: {', '.join(claim.scope)}." if claim.scope else ""
-    lines += [f"Source: {claim.source} ({claim.origin}). Reported: {claim.reported}.{scope}", ""]
+    reported = strip_end(claim.reported)
+    lines += [f"Source: {claim.source} ({claim.origin}). Reported: {reported}.{scope}", ""]
     lines += [one_line(reason(judged)), ""]
     for checked in judged.preconditions:
         lines += [f"- {describe_precondition(checked)}", ""]
@@ -359,18 +374,20 @@ def _markdown_claim(judged: JudgedClaim) -> list[str]:
     )
     for name, words in notes:
         if words:
-            lines += [f"{name}: {words}.", ""]
+            lines += [f"{name}: {strip_end(words)}.", ""]
     for change in claim.changes:
-        lines += [f"Changed: {change.what}. Why: {change.why}. Before: {change.before}.", ""]
+        what, why, before = map(strip_end, (change.what, change.why, change.before))
+        lines += [f"Changed: {what}. Why: {why}. Before: {before}.", ""]
     return lines
 
 
 def describe_precondition(checked: CheckedPrecondition) -> str:
     """What was asked of the models first, what was measured, and whether it is enough."""
     stated = checked.precondition
+    statistic = start_sentence(strip_end(stated.statistic))
     return (
-        f"{'Holds' if checked.holds else 'Fails'}: {stated.name}. {stated.statistic}: "
-        f"{number(checked.value)}, at least {number(stated.minimum)} ({stated.reason})"
+        f"{'Holds' if checked.holds else 'Fails'}: {strip_end(stated.name)}. {statistic}: "
+        f"{number(checked.value)}, at least {number(stated.minimum)} ({strip_end(stated.reason)})"
     )
 
 
@@ -378,16 +395,18 @@ def _markdown_criterion(judged: JudgedClaim, criterion: Criterion) -> str:
     row = judged.criterion_row(criterion)
     at_level = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
     beside = "" if criterion.decides else "also measured: "
-    says = f"- {beside}{row['statistic']}: {plain_number(row['effect'])}, "
+    says = f"- {beside}{strip_end(row['statistic'])}: {plain_number(row['effect'])}, "
     says += f"interval {_plain_interval(row)}{at_level}, "
     compared = "to be" if criterion.decides else "held against"
     says += f"n = {over(row, judged.claim.unit)}; {compared} {describe_target(criterion)} "
-    says += f"({row['reason']})."
+    says += f"({strip_end(row['reason'])})."
     for name in ("null", "control"):
         if not math.isnan(row[name]):
-            says += f" {name.capitalize()}: {plain_number(row[name])} ({row[f'{name}_is']})."
+            says += (
+                f" {name.capitalize()}: {plain_number(row[name])} ({strip_end(row[f'{name}_is'])})."
+            )
     if row["why"]:
-        says += f" No interval: {row['why']}."
+        says += f" No interval: {strip_end(row['why'])}."
     return f"{says} {power(row, judged.claim.unit)}".rstrip()
 
 
