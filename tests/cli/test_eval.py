@@ -32,9 +32,10 @@ def test_a_table_with_intervals_on_stdout_and_talk_on_stderr(tmp_path):
     table = pd.read_csv(io.StringIO(done.stdout))
     assert list(table.columns) == [
         "task", "model", "context", "edit", "quantity", "value", "null", "lift", "n", "missing",
-        "low", "high", "interval",
+        "low", "high", "interval", "guesser",
     ]  # fmt: skip
     assert len(table) == 2 * 3 * 5 and (table.n == 5).all() and table.value.between(0, 1).all()
+    assert table[table.quantity == "containment"].guesser.between(0, 1).all()
     said = done.stderr.splitlines()
     assert said[0].startswith("synthetic/one-hop: Results(6 cells of 5 items, 0 unfit), ")
     assert said[-1] == f"wrote {tmp_path / 'out' / 'tables'}"

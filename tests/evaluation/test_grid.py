@@ -17,7 +17,8 @@ from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.evaluation.prompt_templates import template
 from anchorwatch.evaluation.results import Cell, digest_of, read_results
-from anchorwatch.evaluation.tasks import task
+from anchorwatch.evaluation.synthetic import guesser_chance
+from anchorwatch.evaluation.tasks import item_key, task
 from question_files import lines
 from strategies import load
 
@@ -65,6 +66,21 @@ def test_a_row_for_every_item_of_every_cell(asked):
     assert repr(asked) == "Results(18 cells of 5 items, 0 unfit)"
 
 
+def test_made_items_say_what_a_guesser_would_score(asked):
+    made = {item_key(item): item for item in islice(task("synthetic/one-hop"), 5)}
+    for row in asked.rows.itertuples():
+        item = context(row.context).apply(made[row.item], (), 0)
+        assert row.guesser == guesser_chance(item)
+    assert (asked.rows[asked.rows.context == "closed"].guesser < 0.01).all()
+
+
+def test_items_of_a_file_have_no_guesser(tmp_path):
+    path, out = written_to(tmp_path / "questions.jsonl", 2), tmp_path / "out"
+    asked = evaluate(load("tiny/arm"), path, contexts="closed,gold", decoding=SHORT, out=out)
+    assert asked.rows.guesser.isna().all()
+    assert read_results(out).rows.guesser.isna().all(), "absent on disk too"
+
+
 def test_a_row_says_what_a_run_of_its_own_says(asked):
     """The slow twin: each item by `aw.run`, alone, its prompt put together by the item itself."""
     from anchorwatch.evaluation.synthetic import Draw
@@ -87,7 +103,6 @@ def test_a_row_says_what_a_run_of_its_own_says(asked):
 
 
 def _keyed(count):
-    from anchorwatch.evaluation.tasks import item_key
 
     return [(item_key(item), item) for item in islice(task("synthetic/one-hop"), count)]
 

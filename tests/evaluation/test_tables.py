@@ -339,6 +339,19 @@ def test_curves(test, column, values):
         tables.curve(found, "weather")
 
 
+def test_the_guesser_is_a_mean_over_the_items_that_were_asked():
+    right = {("mdm", "gold", "none"): share(6, 8), ("mdm", "gold+1", "none"): share(3, 8)}
+    found = results_of(right, lost={("mdm", "gold+1", "none", 0)})
+    assert tables.accuracy(found).guesser.isna().all(), "older results do not know it"
+    found.rows["guesser"] = np.where(found.rows.context == "gold", 1.0, 0.5)
+    found.rows.loc[found.rows.unfit != "", "guesser"] = 0.0
+    table = tables.accuracy(found)
+    for name, chance in (("gold", 1.0), ("gold+1", 0.5)):
+        assert row(table, context=name, quantity="containment").guesser == chance
+    assert table[table.quantity == "token_f1"].guesser.isna().all(), "no word is right or wrong"
+    assert tables.curve(found, "noise").guesser.tolist() == [1.0, 0.5]
+
+
 def test_a_curve_of_nothing():
     found = results_of(under("mdm", {"closed": share(1, 6)}))
     with pytest.raises(SpecError, match="no context shows position: closed were asked"):

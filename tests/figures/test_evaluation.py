@@ -65,6 +65,20 @@ def test_noise_is_drawn_by_doublings():
         figures.noise_curve(table(rows("distractors", [0], kind="random")))
 
 
+def test_a_guesser_is_a_line_where_it_is_known():
+    made = table(rows("place", [1, 3, 5], total=5, kind="random"))
+    (ax,) = figures.position_curve(made.assign(guesser=np.nan)).axes
+    assert len(ax.get_lines()) == 3
+    figure = figures.position_curve(made.assign(guesser=[0.4, 0.3, 0.2] * 2))
+    line = figure.axes[0].get_lines()[-1]
+    np.testing.assert_allclose(line.get_xydata(), [[1, 0.4], [3, 0.3], [5, 0.2]])
+    assert names_of(figure) == ["arm", "mdm", "null", "guesser"]
+    shown = table(rows("shown", ["adjacent+2", "far+2"])).assign(guesser=[0.4, 0.2] * 2)
+    figure = figures.layout_bars(shown)
+    heights = [line[0, 1] for line in figure.axes[0].collections[-1].get_segments()]
+    assert heights == [0.4, 0.2] and names_of(figure)[-1] == "guesser"
+
+
 def test_masks_and_shares():
     assert (
         figures.mask_curve(table(rows("masks", [0, 16, 48]))).axes[0].get_xlabel()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -12,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorwatch import worlds
-from anchorwatch.evaluation.synthetic import Distractors, Draw, Item, World, fragments, split_of
+from anchorwatch.evaluation.synthetic import (
+    Distractors,
+    Draw,
+    Item,
+    Passage,
+    World,
+    fragments,
+    guesser_chance,
+    split_of,
+)
 from anchorwatch.evaluation.synthetic.backcopy import TRIGGERS, WORDS, Backcopy
 from anchorwatch.evaluation.synthetic.names import KINDS, SPLITS, draw_name, likeliest
 from anchorwatch.evaluation.synthetic.relations import RELATIONS
@@ -101,6 +111,26 @@ def test_rivals_are_the_names_of_the_answer_s_kind(world, index):
         names |= {subject} if RELATIONS[name].subject == kind else set()
         names |= {object_} if RELATIONS[name].object == kind else set()
     assert set(item.rivals) == names - {*item.answers, asked}
+
+
+@given(drawn_worlds, indices)
+def test_a_guesser_picks_among_the_answer_and_its_rivals(world, index):
+    item = world[index]
+    assert guesser_chance(item) == 1 / (1 + len(item.rivals))
+    no_answer = [at for at, passage in enumerate(item.passages) if not passage.gold]
+    if no_answer:
+        assert guesser_chance(item.arrange(no_answer)) == 0, "the answer is not among the names"
+
+
+@given(splits, hops, indices)
+def test_without_passages_a_guesser_picks_among_all_names(split, hops, index):
+    world = World(split, hops)
+    assert guesser_chance(world[index].keep()) == world.closed_book_chance()
+
+
+def test_a_guesser_of_a_file_s_item_is_unknown():
+    item = Item("Where?", ("Oslo",), (Passage("In Oslo.", gold=True, hop=1),), {"format": "kilt"})
+    assert math.isnan(guesser_chance(item)) and math.isnan(guesser_chance(item.keep()))
 
 
 @given(splits, hops, seeds, indices, counts, counts)

@@ -23,7 +23,7 @@ from anchorwatch.evaluation.prompt_templates import (
     until_end,
 )
 from anchorwatch.evaluation.scores import containment, score_all
-from anchorwatch.evaluation.synthetic import Draw, Item
+from anchorwatch.evaluation.synthetic import Draw, Item, guesser_chance
 from anchorwatch.generation.decoding import Blocks, Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import plan, run_many
 from anchorwatch.models.model import Model
@@ -197,6 +197,7 @@ def keep_trace(trace: Trace, folder: Path, key: str) -> None:
 
 def _item_fields(key: str, item: Item) -> dict[str, Any]:
     places = [number for number, passage in enumerate(item.passages, start=1) if passage.gold]
+    guesser = guesser_chance(item)
     return {
         "item": key,
         "id": str(item.metadata.get("id", item.metadata.get("index", ""))),
@@ -204,6 +205,7 @@ def _item_fields(key: str, item: Item) -> dict[str, Any]:
         "answers": list(item.answers),
         "passages": len(item.passages),
         "gold_places": places,
+        "guesser": None if math.isnan(guesser) else guesser,
         "unfit": "",
     }
 

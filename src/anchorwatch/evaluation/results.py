@@ -335,6 +335,8 @@ def build_row(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str)
         "task": manifest["task"]["name"],
         "cell": cell,
     }
+    if plain_fields.get("guesser", nan) is None:  # answers of older versions do not have the field
+        plain_fields["guesser"] = nan
     return named | plain_fields | scores
 
 

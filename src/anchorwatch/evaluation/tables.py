@@ -50,8 +50,11 @@ NUMBERS = ["value", "null", "lift", "n", "missing", "low", "high", "interval"]
 
 
 def accuracy(results: Results, scores: Sequence[str] | None = None) -> pd.DataFrame:
-    """The mean of every score in every cell, with its interval and its null."""
-    rows = []
+    """The mean of every score in every cell, with its interval and its null.
+
+    `guesser` is what picking among the names in the passages would score, where that is known.
+    """
+    rows, guessers = [], _guesser_means(results)
     for name in scores or SCORES:
         wide, nulls = _pivot_scores(results, name), _score_nulls(results, name)
         means = stats.cluster_bootstrap(wide.to_numpy(dtype=float), draws=DRAWS, level=LEVEL)
@@ -65,8 +68,10 @@ def accuracy(results: Results, scores: Sequence[str] | None = None) -> pd.DataFr
                 | {"quantity": name, "value": value, "null": null}
                 | {"lift": value / null if null > 0 else np.nan, "n": n, "missing": len(wide) - n}
                 | {"low": low, "high": high, "interval": why}
+                | {"guesser": guessers.get(cell, np.nan) if name in BINARY else np.nan}
             )
-    return _build_table(results, rows, [*KEYS, "quantity", *NUMBERS], {"table": "accuracy"})
+    columns = [*KEYS, "quantity", *NUMBERS, "guesser"]
+    return _build_table(results, rows, columns, {"table": "accuracy"})
 
 
 def effects(results: Results, score: str = SCORE) -> pd.DataFrame:
@@ -326,6 +331,15 @@ def _score_nulls(results: Results, score: str) -> dict[tuple[str, ...], float]:
     return {cell: nulls.get(cell, np.nan) for cell in every}
 
 
+def _guesser_means(results: Results) -> dict[tuple[str, ...], float]:
+    """What a guesser among the names in the passages would score in each cell, where known."""
+    rows = results.rows
+    if "guesser" not in rows:
+        return {}
+    means = rows[rows["unfit"] == ""].groupby(KEYS, sort=False)["guesser"].mean()
+    return {tuple(cell): float(value) for cell, value in means.items()}
+
+
 def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> pd.DataFrame:
     if score not in BINARY:
         raise SpecError(
@@ -551,7 +565,7 @@ def curve(results: Results, test: str, score: str = SCORE) -> pd.DataFrame:
         raise SpecError(f"no context shows {test}: {shown} were asked")
     part = table.iloc[kept].reset_index(drop=True)
     more = pd.DataFrame([varied[index] for index in kept])
-    joined = pd.concat([part[KEYS], more, part[["quantity", *NUMBERS]]], axis=1)
+    joined = pd.concat([part[KEYS], more, part[["quantity", *NUMBERS, "guesser"]]], axis=1)
     joined.attrs = dict(table.attrs) | {"about": {"table": "curve", "test": test, "score": score}}
     return joined
 

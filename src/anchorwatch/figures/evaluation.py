@@ -1,6 +1,7 @@
 """Figures of an evaluation: accuracy by context, and a curve for each stress test.
 
-Tables are those of `aw.evaluation.tables`; a line or a bar for each model, under each edit.
+Tables are those of `aw.evaluation.tables`; a line or a bar for each model, under each edit. Beside
+the null stands what a guesser among the names in the passages would score, where it is known.
 
 Effects of an edit are differences from the null (0, dashed): the edit beside its control, each with
 its interval, over the dose or over the layers.
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.figure import Figure
@@ -31,6 +33,8 @@ _WORDS = {
 _MOST_BARS = 20
 _TURNED = 5
 """Bars on an axis beyond which their names are turned."""
+_GUESSER: dict[str, Any] = {"color": "black", "linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+"""How the score of a guesser is drawn."""
 
 
 @figure()
@@ -151,6 +155,11 @@ def _bars(
     drawn, (ax,) = sheet(COLUMN if len(order) <= _TURNED else PAGE, 2.3)
     unit = (units or _WORDS).get(quantity, quantity.replace("_", " "))
     entries = bars(ax, data, x="shown", unit=unit, colour_by="who", of="items")
+    chances = _guesser_means(data, "shown")
+    if len(chances):
+        at = np.array([order.index(name) for name in chances.index])
+        ax.hlines(chances, at - 0.45, at + 0.45, **_GUESSER)
+        entries = [*entries, _guesser_entry()]
     ax.set_xlabel("")
     if len(order) > _TURNED:
         ax.tick_params(axis="x", rotation=60)
@@ -175,6 +184,10 @@ def _curves(
     for ax, (title, part) in zip(axes, panels, strict=True):
         data = part.assign(who=_who(part))
         drawn_lines = lines(ax, data, x=x, unit=unit, colour_by="who", of="items")
+        chances = _guesser_means(data, x)
+        if len(chances):
+            ax.plot(chances.index, chances, **_GUESSER)
+            drawn_lines = [*drawn_lines, _guesser_entry()]
         entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set_title(printable(title, 40))
         ax.set(xlabel=label, ylim=(0, 1))
@@ -182,6 +195,17 @@ def _curves(
     key(drawn, entries)
     data = pd.concat([part for _, part in panels], ignore_index=True)
     return Figure.of_table(drawn, data, name, {}, table)
+
+
+def _guesser_means(data: pd.DataFrame, x: str) -> pd.Series:
+    """What a guesser among the names in the passages scores at each x; empty where unknown."""
+    if "guesser" not in data:
+        return pd.Series(dtype=float)
+    return data.groupby(x, observed=True)["guesser"].mean().dropna()
+
+
+def _guesser_entry() -> Line2D:
+    return Line2D([], [], label="guesser", **_GUESSER)
 
 
 def _places(ax: Axes, data: pd.DataFrame, x: str, ticks: str | None) -> None:

@@ -179,12 +179,11 @@ def measure_answers(model: Model, context: str, count: int) -> dict[str, float]:
     world, book = CONTEXTS[context]
     table = answers(model, [world[i] for i in range(count)], book=book, length=ROOM)
     share = stats.wilson(int(table["right"].sum()), len(table))
-    null = world.closed_book_chance() if book == "closed" else float(table["null"].mean())
     return {
         "value": float(share.value),
         "low": float(share.low),
         "high": float(share.high),
-        "null": null,
+        "null": float(table["null"].mean()),
         "n": len(table),
     }
 

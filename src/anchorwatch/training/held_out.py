@@ -19,7 +19,7 @@ import torch
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.prompt_templates import until_end
 from anchorwatch.evaluation.scores import exact_match
-from anchorwatch.evaluation.synthetic import Item
+from anchorwatch.evaluation.synthetic import Item, guesser_chance
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run_many
 from anchorwatch.models.model import Model
@@ -214,7 +214,7 @@ def answers(
 ) -> pd.DataFrame:
     """Greedy answers to questions, with or without their passages, and whether each is right.
 
-    `null` is what guessing among the names of the right kind in the passages would score.
+    `null` is what guessing among the names of the right kind would score (`guesser_chance`).
     """
     if book not in BOOKS:
         raise SpecError(f"book={book!r} is unknown: expected {' or '.join(BOOKS)}")
@@ -234,7 +234,7 @@ def answers(
             "right": [
                 exact_match(text, item.answers) for text, item in zip(texts, items, strict=True)
             ],
-            "null": [1 / (1 + len(item.rivals)) if item.passages else 0.0 for item in shown],
+            "null": [guesser_chance(item) for item in shown],
         }
     )
 

@@ -10,7 +10,14 @@ from anchorwatch.evaluation.synthetic.backcopy import Backcopy
 from anchorwatch.evaluation.synthetic.draws import Draw
 from anchorwatch.evaluation.synthetic.names import SPLITS, fragments, split_of
 from anchorwatch.evaluation.synthetic.relations import RELATIONS
-from anchorwatch.evaluation.synthetic.world import Distractors, Item, Passage, World, items
+from anchorwatch.evaluation.synthetic.world import (
+    Distractors,
+    Item,
+    Passage,
+    World,
+    guesser_chance,
+    items,
+)
 
 __all__ = [
     "RELATIONS",
@@ -22,6 +29,7 @@ __all__ = [
     "Passage",
     "World",
     "fragments",
+    "guesser_chance",
     "items",
     "split_of",
 ]

@@ -9,9 +9,10 @@ function of the world and of i, and its question and gold passages do not depend
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from anchorwatch import renamed_method
@@ -138,6 +139,31 @@ class Item:
             for name, value in fields["metadata"].items()
         }
         return cls(fields["question"], tuple(fields["answers"]), passages, metadata)
+
+
+_MADE = frozenset({"split", "hops", "entities"})
+"""What the metadata of an item have whose names a world drew."""
+
+
+def guesser_chance(item: Item) -> float:
+    """How often a guesser is right who picks among the passages' names of the answer's kind.
+
+    Without passages among all names of the split; NaN where nobody knows the names, as of a file.
+    """
+    made = item.metadata.keys() >= _MADE
+    if not item.passages:
+        return _closed_chance(item.metadata["split"], item.metadata["hops"]) if made else math.nan
+    if not made and not item.rivals:
+        return math.nan
+    last = item.metadata["hops"] if made else None
+    answered = any(passage.gold and last in (None, passage.hop) for passage in item.passages)
+    return 1 / (1 + len(item.rivals)) if answered else 0.0
+
+
+@cache
+def _closed_chance(split: str, hops: int) -> float:
+    """Of a world's items without their passages, as the made tasks draw them."""
+    return World(split, hops=hops).closed_book_chance()
 
 
 _SUBJECTS = ("person", "town", "land", "book", "ship")
