@@ -136,6 +136,44 @@ def test_units_that_differ_or_lie_on_the_other_side_need_no_number():
     assert Estimate.mean(np.ones(10), PROMPT).units_needed(0.5, 1, 0.05) is None
 
 
+FINITE = st.floats(-1e6, 1e6)
+ALIKE = st.tuples(FINITE, FINITE, FINITE, st.integers(5, 60)).map(
+    lambda drawn: Estimate.mean(
+        np.full(drawn[3], sorted(drawn[:3])[1]), PROMPT, (min(drawn[:3]), max(drawn[:3]))
+    )
+)
+"""Alike units anywhere within their bounds, on them too."""
+
+
+@given(ALIKE, FINITE, FINITE, st.floats(1e-6, 0.5))
+def test_alike_units_answer_any_limit_and_a_farther_limit_is_rejected_more(found, a, b, tail):
+    near = [*(found.bounds or ()), found.value]
+    limits = sorted(
+        [a, b, *near, *(math.nextafter(x, side * math.inf) for x in near for side in (-1, 1))]
+    )
+    above, below = ([p(limit) for limit in limits] for p in (found.p_above, found.p_below))
+    assert all(0 <= p <= 1 for p in (*above, *below))
+    assert above == sorted(above)
+    assert below == sorted(below, reverse=True)
+    for limit in limits:
+        for side in (1, -1):
+            needed = found.units_needed(limit, side, tail)
+            assert needed is None or needed >= 1
+
+
+@pytest.mark.parametrize(("value", "limit", "side"), [(0.0, -0.1, 1), (1.0, 1.1, -1)])
+def test_nothing_lies_beyond_a_bound(value, limit, side):
+    found = Estimate.mean(np.full(50, value), PROMPT, (0.0, 1.0))
+    assert (found.p_above(limit) if side > 0 else found.p_below(limit)) == 0.0
+    assert found.units_needed(limit, side, 0.01) == 1
+
+
+def test_no_number_of_units_tells_a_value_from_a_limit_that_rounds_to_it():
+    found = Estimate.mean(np.full(50, 1e-17), PROMPT, (-1.0, 1.0))
+    assert found.p_above(0.0) == 1.0
+    assert found.units_needed(0.0, 1, 0.01) is None
+
+
 def test_a_jackknife_of_a_mean_is_the_mean():
     values = np.random.default_rng(0).normal(1, 2, 40)
     found = Estimate.jackknife(values[:, None], lambda means: float(means[0]), PROMPT)

@@ -282,3 +282,13 @@ def test_a_false_statement_about_margin_or_null_is_at_most_at_the_error_rate(sha
         ]
         wrong += any(false)
     assert wrong / RUNS <= 0.05 + SLACK
+
+
+@pytest.mark.parametrize(
+    ("direction", "null", "says"),
+    [(EQUAL, math.nan, SUPPORTED), (GREATER, -0.02, BELOW_MARGIN)],
+)
+def test_units_that_all_lie_on_a_bound_have_a_verdict(direction, null, says):
+    zeros = Measured(Estimate.mean(np.zeros(50), PROMPT, (0.0, 1.0)), null)
+    judged = (criterion(direction, margin=0.1),), Finding({"it": zeros})
+    assert verdicts([judged])[0].says == says

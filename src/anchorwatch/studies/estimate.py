@@ -166,8 +166,11 @@ class Estimate:
         if side * (self.value - limit) <= 0:
             return None
         end = self.bounds[0] if side > 0 else self.bounds[1]
-        share = side * (limit - end) / (side * (self.value - end))
-        return 1 if share <= 0 else math.ceil(math.log(tail) / math.log(share))
+        left, room = side * (limit - end), side * (self.value - end)
+        if left <= 0:  # the limit is on the bound or beyond it, where no other unit can lie
+            return 1
+        # A value that hardly differs from its limit may leave a share of 1 after rounding.
+        return None if left >= room else math.ceil(math.log(tail) / math.log(left / room))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -179,11 +182,12 @@ class Estimate:
             return 1.0
         if self.alike:
             assert self.bounds is not None
-            end = self.bounds[0] if side > 0 else self.bounds[1]
-            room, left = side * (self.value - end), side * (limit - end)
             if side * (self.value - limit) <= 0:
                 return 1.0
-            return float((max(left, 0.0) / room) ** self.n)
+            end = self.bounds[0] if side > 0 else self.bounds[1]
+            left, room = side * (limit - end), side * (self.value - end)
+            # Nothing lies beyond a bound: where the limit is there, room may be zero too.
+            return 0.0 if left <= 0 else float((left / room) ** self.n)
         t = side * (self.centre - limit) / self.error
         return float(_below(self.freedom, -t))
 
