@@ -186,6 +186,13 @@ def arm(tmp_path_factory):
     return train(tmp_path_factory.mktemp("arm") / "run", words=words, **said).model
 
 
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory):
+    """A checkpoint with two key-value heads of eight channels."""
+    shape = {"layers": 1, "width": 32, "heads": 4, "kv_heads": 2}
+    return train(tmp_path_factory.mktemp("grouped") / "run", updates=1, model=shape).model
+
+
 @pytest.mark.parametrize("target", ["embed_tokens", "lm_head", "mlp", "norm"])
 def test_adapters_are_of_linear_layers_that_stand_alone(target, arm, tmp_path):
     spec = fields(model={"from": str(arm)}, lora={"targets": ["q_proj", target]})
@@ -193,6 +200,18 @@ def test_adapters_are_of_linear_layers_that_stand_alone(target, arm, tmp_path):
     with pytest.raises(SpecError, match=rf"names {target}, which is no linear .*: {works}"):
         fit(spec, tmp_path / "run", corpus=Texts())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("target", "side"), [("up_proj", 32), ("v_proj", 16)])
+def test_adapters_have_no_more_directions_than_their_target(target, side, grouped, tmp_path):
+    targets = [target, "down_proj"]
+    spec = fields(model={"from": str(grouped)}, lora={"targets": targets, "rank": 100_000})
+    says = rf"lora.rank 100000 is more than {target}'s {side}: .*say lora.rank = {side} or"
+    with pytest.raises(SpecError, match=says):
+        fit(spec, tmp_path / "run", corpus=Texts())
+    assert not list(tmp_path.iterdir())
+    as_said = spec | {"lora": {"targets": targets, "rank": side}, "updates": 1}
+    assert fit(as_said, tmp_path / "run", corpus=Texts()).updates == 1
 
 
 @pytest.mark.parametrize("mask_id", [1, 10, 40, 9999])

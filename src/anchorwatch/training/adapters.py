@@ -41,6 +41,7 @@ def add_adapters(
         raise SpecError("lora needs peft: pip install 'anchorwatch[train]'") from None
     # 1. Freeze everything, then put adapters on the named linear layers.
     _check_targets(network, lora, full)
+    _check_rank(network, lora)
     network.requires_grad_(False)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0
@@ -128,6 +129,21 @@ def _check_targets(network: PreTrainedModel, lora: Lora, full: Container[str]) -
             if name in kinds:
                 why = "which is no linear layer, is tied to another, or is a part trained in full"
             raise SpecError(f"lora.targets names {name}, {why}: expected some of {', '.join(work)}")
+
+
+def _check_rank(network: PreTrainedModel, lora: Lora) -> None:
+    """Refuse a rank that is more than the smallest side of a target: no change has more."""
+    sides = [
+        (min(module.in_features, module.out_features), name.rpartition(".")[2])
+        for name, module in network.named_modules()
+        if isinstance(module, torch.nn.Linear) and name.rpartition(".")[2] in lora.targets
+    ]
+    side, target = min(sides, key=lambda pair: pair[0])
+    if lora.rank > side:
+        raise SpecError(
+            f"lora.rank {lora.rank} is more than {target}'s {side}: no change of that matrix has "
+            f"more directions; say lora.rank = {side} or less"
+        )
 
 
 def collect_changes(
