@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import anchorwatch as aw
+from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.trace.atomic_io import COMMIT
 from anchorwatch.training import checkpoints, fit
 from anchorwatch.training.networks import build_start
@@ -323,11 +324,35 @@ def test_snapshots_at_token_counts(tmp_path):
     stopped = tmp_path / "run"
     with stopped_before(2):
         fitted(stopped, updates=4, checkpoints=counts | {"updates": 1})
-    done = fitted(stopped, updates=4, checkpoints=counts | {"updates": 1})
+    with pytest.warns(AnchorwatchWarning, match="no snapshot of 1000000000 tokens"):
+        done = fitted(stopped, updates=4, checkpoints=counts | {"updates": 1})
     names = sorted(path.name for path in (done.folder / "snapshots").iterdir())
     assert names == ["update-00000001", "update-00000002", "update-00000003"]
     assert done.lines[-1].loss == plain.lines[-1].loss
     assert aw.load(done.folder / "snapshots" / names[1]).digest != aw.load(done.model).digest
+
+
+def test_counts_that_a_run_had_passed_and_those_it_never_reached_are_named(tmp_path):
+    first = fitted(tmp_path, updates=4, checkpoints={"at": [2]})
+    tokens = [line.tokens for line in first.lines]
+    # 1. Asked for afterwards: update 2 has its snapshot, and of update 4 there is none.
+    asked = {"at": [0, 2, 4, 9], "at_tokens": [1, tokens[1], tokens[3], 10**9]}
+    with pytest.warns(AnchorwatchWarning) as warned:
+        fitted(tmp_path, updates=4, checkpoints=asked)
+    assert [str(warning.message) for warning in warned] == [
+        f"{tmp_path} has no snapshot of update 0, update 4, 1 token, {tokens[3]} tokens (passed "
+        "before checkpoints asked for that: train into another folder), nor of update 9, "
+        f"1000000000 tokens (never reached, the run ended at update 4 after {tokens[3]} tokens: "
+        "say more updates)"
+    ]
+    # 2. Asked for when the run was on its way, at update 3 of 4.
+    stopped = tmp_path / "stopped"
+    with stopped_before(3):
+        fitted(stopped, updates=4, checkpoints={"updates": 1})
+    with pytest.warns(AnchorwatchWarning, match=r"no snapshot of update 2 \(passed before"):
+        fitted(stopped, updates=4, checkpoints={"at": [2, 3, 4]})
+    names = sorted(path.name for path in (stopped / "snapshots").iterdir())
+    assert names == ["update-00000003", "update-00000004"]
 
 
 def test_a_snapshot_that_a_kill_came_before_is_written_later(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,7 @@ from anchorwatch.training.log import (
     list_checkpoints,
 )
 from anchorwatch.training.networks import StartingPoint
+from anchorwatch.training.spec import Checkpoints
 
 RUN, MODEL = "run.json", "model"
 WEIGHTS = "model.safetensors"
@@ -171,11 +172,46 @@ def remove_model(out: Path) -> None:
 
 def save_snapshot(out: Path, update: int, write: Callable[[Path], None]) -> Path:
     """Publish what stays of an update; `write` puts the network, or its delta."""
-    target = out / SNAPSHOTS / f"update-{update:08d}"
+    target = _snapshot_of(out, update)
     if not target.exists():
         target.parent.mkdir(exist_ok=True)
         _publish(out, target, write, f"the snapshot of update {update}")
     return target
+
+
+def _snapshot_of(out: Path, update: int) -> Path:
+    return out / SNAPSHOTS / f"update-{update:08d}"
+
+
+def warn_of_missing_snapshots(out: Path, asked: Checkpoints, lines: Sequence[Line]) -> None:
+    """Warn of counts of `checkpoints` that a finished run has no snapshot of, with the reason."""
+    # 1. The update of each count; none where the run ended before it.
+    last = lines[-1]
+    updates = {f"update {count}": count if count <= last.update else None for count in asked.at}
+    for count in asked.at_tokens:
+        reached = (line.update for line in lines if line.tokens >= count)
+        updates[f"{count} token{'s' * (count > 1)}"] = next(reached, None)
+    # 2. Those without a snapshot, by what would have given one.
+    ahead = [count for count, update in updates.items() if update is None]
+    passed = [
+        count
+        for count, update in updates.items()
+        if update is not None and not _snapshot_of(out, update).exists()
+    ]
+    reasons = []
+    if passed:
+        reasons.append(
+            f"{', '.join(passed)} (passed before checkpoints asked for that: train into another "
+            "folder)"
+        )
+    if ahead:
+        reasons.append(
+            f"{', '.join(ahead)} (never reached, the run ended at update {last.update} after "
+            f"{last.tokens} tokens: say more updates)"
+        )
+    if reasons:
+        text = f"{out} has no snapshot of {', nor of '.join(reasons)}"
+        warnings.warn(text, AnchorwatchWarning, stacklevel=4)
 
 
 def read_run_digest(out: Path) -> str:

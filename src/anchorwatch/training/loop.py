@@ -185,6 +185,13 @@ class Trainer:
 
     def run(self) -> Fitted:
         """All updates that are left, and the finished model."""
+        done = self._train_rest()
+        if self.main:
+            asked = self.spec.checkpoints
+            checkpoints.warn_of_missing_snapshots(self.out, asked, self.lines)
+        return done
+
+    def _train_rest(self) -> Fitted:
         spec = self.spec
         if self.finished:
             if self.main:
