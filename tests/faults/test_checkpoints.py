@@ -273,6 +273,30 @@ def test_two_mask_ids_that_disagree_are_both_shown(llada):
     assert aw.load(llada, mask_id=MASK).mask_id == MASK
 
 
+@pytest.mark.parametrize(
+    ("source", "stated"),
+    [
+        ("lab/tales-mdm", "config.json says 3 and tokenizer.mask_token says 3"),
+        ("wired/even", "tokenizer.mask_token says 3"),
+        ("tiny/dream", "tokenizer.mask_token says 3"),
+    ],
+)
+def test_a_mask_id_that_the_checkpoint_contradicts_is_used_with_a_warning(source, stated):
+    says = rf"{source} is read with mask_id=5, while {stated}: leave mask_id out, unless"
+    with pytest.warns(AnchorwatchWarning, match=says):
+        model = aw.load(source, mask_id=5)
+    assert model.mask_id == 5
+    assert any(f"mask_id=5, while {stated}" in note for note in model.notes)
+    assert aw.load(source, mask_id=3).mask_id == 3  # as it says: no warning
+
+
+def test_a_mask_id_may_be_given_where_the_checkpoint_s_own_is_no_number(llada):
+    reconfigure(llada, mask_token_id="three")
+    with pytest.raises(ModelError, match="mask_token_id"):
+        aw.load(llada)
+    assert aw.load(llada, mask_id=MASK).mask_id == MASK
+
+
 def test_a_mask_is_found_among_added_tokens(llada):
     reconfigure(llada, mask_token_id=None)
     tokenizer = checkpoints.write_tokenizer(llada, additional_special_tokens=["<|mdm_mask|>"])
@@ -306,7 +330,8 @@ def test_a_mask_id_is_a_whole_number(llada, value):
 
 
 def test_a_mask_id_for_embedded_models():
-    assert aw.load("tiny/llada", mask_id=0).mask_id == 0
+    with pytest.warns(AnchorwatchWarning, match="mask_id=0, while tokenizer.mask_token says 3"):
+        assert aw.load("tiny/llada", mask_id=0).mask_id == 0
     for outside in (-1, 10**6):
         with pytest.raises(SpecError, match=f"mask id {outside} is outside the embedding"):
             aw.load("tiny/llada", mask_id=outside)

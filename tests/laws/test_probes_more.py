@@ -7,7 +7,7 @@ import torch
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.generation import loop
 from anchorwatch.generation.plan import fields_of
 from anchorwatch.probes.accumulate import TraceBuffer, View
@@ -204,7 +204,8 @@ def test_runs_without_step_fields_are_written_and_gone_on_with(
 
 
 def test_a_replay_and_a_resume_refuse_another_mask(tmp_path, monkeypatch):
-    other = aw.load("tiny/llada", mask_id=20)
+    with pytest.warns(AnchorwatchWarning, match="mask_id=20, while"):
+        other = aw.load("tiny/llada", mask_id=20)
     trace = aw.run(load("tiny/llada"), PROMPT, FOUR, probes=())
     with pytest.raises(TraceError, match="it has mask_id 3, tiny/llada has 20"):
         aw.replay(other, trace)

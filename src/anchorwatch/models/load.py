@@ -68,6 +68,7 @@ from anchorwatch.models.tokens import (
     find_mask,
     load_tokenizer,
     mask_sources,
+    note_overruled_mask,
     require_inside,
     specials_of,
 )
@@ -116,7 +117,8 @@ def load(
         device: where to put it; the default is the first accelerator, else the CPU.
         device_map: over several devices instead: auto, balanced, sequential, or a mapping of
             module names to devices, "cpu" and "disk" among them; accelerate moves the weights.
-        mask_id: the mask token, where the checkpoint does not say or says two things.
+        mask_id: the mask token, where the checkpoint does not say or says two things; one that
+            it does not name is used with a warning.
         family: how to read it, where config.json misleads; `anchorwatch models` names them.
     """
     # 1. Checked before anything is read: device, dtype and mask id cost nothing to refuse.
@@ -182,6 +184,7 @@ def _load_checkpoint(
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
     family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id, chosen)
     mask = find_mask(mask_id, config, generation, tokenizer, family)
+    overruled = note_overruled_mask(checkpoint.source, mask_id, config, generation, tokenizer)
     # 2. A stock network on no device, with the additions that the checkpoint names.
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
@@ -219,7 +222,7 @@ def _load_checkpoint(
     choose_expert_kernel(network)
     place.dispatch()
     notes += assumed + assumed_block(checkpoint.source, family, config)
-    notes += overruled_fields(family, config) + left_out + slow
+    notes += overruled_fields(family, config) + overruled + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(

@@ -8,6 +8,7 @@ and what comes out can be read aloud. Each tensor's values derive from its own n
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,12 +23,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from anchorwatch.errors import ModelError
+from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
-from anchorwatch.models.tokens import find_mask, require_inside, specials_of
+from anchorwatch.models.tokens import (
+    find_mask,
+    note_overruled_mask,
+    require_inside,
+    specials_of,
+)
 
 _SPECIALS = ("<|pad|>", "<|start|>", "<|end|>", "<|mask|>", "<|user|>", "<|answer|>")
 PAD, START, END, MASK = range(4)
@@ -88,13 +94,16 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     _fill(network, name)
     rows = len(tokenizer), len(tokenizer)
     specials, notes = specials_of(mask, config.to_dict(), {}, tokenizer, rows)
+    overruled = note_overruled_mask(name, mask_id, {}, {}, tokenizer)
+    for note in overruled:
+        warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
         source=name,
         family=family,
         network=network.eval().requires_grad_(False),
         tokenizer=tokenizer,
         specials=specials,
-        notes=notes,
+        notes=(*notes, *overruled),
     )
 
 

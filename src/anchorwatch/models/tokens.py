@@ -147,8 +147,8 @@ def find_mask(
     # Two sources that disagree are refused: a wrong mask id still gives fluent text.
     sources = mask_sources(config, generation, tokenizer)
     if len(set(sources.values())) > 1:
-        said = " and ".join(f"{where} says {mask_id}" for where, mask_id in sources.items())
-        raise ModelError(f"the mask id is not certain: {said}; say which with mask_id=")
+        stated = _spell_sources(sources)
+        raise ModelError(f"the mask id is not certain: {stated}; say which with mask_id=")
     mask = next(iter(sources.values()), family.mask_id)
     if mask is None:
         raise ModelError(
@@ -178,6 +178,33 @@ def mask_sources(
             if name in added and added[name] not in sources.values():
                 sources[f"the added token {name}"] = added[name]
     return sources
+
+
+def note_overruled_mask(
+    source: str,
+    given: int | None,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> tuple[str, ...]:
+    """A note where the `mask_id=` given is none of those that the checkpoint names."""
+    if given is None:
+        return ()
+    try:
+        sources = mask_sources(config, generation, tokenizer)
+    except ModelError:  # a field that is no token id names no mask
+        return ()
+    if not sources or given in sources.values():
+        return ()
+    note = (
+        f"{source} is read with mask_id={given}, while {_spell_sources(sources)}: leave mask_id "
+        "out, unless it is known that the checkpoint was trained with another one than it says"
+    )
+    return (note,)
+
+
+def _spell_sources(sources: Mapping[str, int]) -> str:
+    return " and ".join(f"{where} says {mask_id}" for where, mask_id in sources.items())
 
 
 def checked_mask(mask_id: int | None) -> int | None:

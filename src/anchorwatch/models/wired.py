@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,14 +35,19 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from anchorwatch.edits.spec import Addition, sink_token
-from anchorwatch.errors import ModelError
+from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.models import trained_additions
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import FAMILIES, by_name
 from anchorwatch.models.model import Model
 from anchorwatch.models.tiny import END, MASK, PAD, START, make_tokenizer
-from anchorwatch.models.tokens import find_mask, require_inside, specials_of
+from anchorwatch.models.tokens import (
+    find_mask,
+    note_overruled_mask,
+    require_inside,
+    specials_of,
+)
 from anchorwatch.trace.atomic_io import put_file
 
 FEATURES = (
@@ -455,6 +461,9 @@ def build_wiring(
     trained_additions.attach(network, wiring.parts, bos_id=START, mask_id=mask)
     rows = len(tokenizer), len(tokenizer)
     specials, notes = specials_of(mask, config.to_dict(), {}, tokenizer, rows)
+    overruled = note_overruled_mask(source, mask_id, {}, {}, tokenizer)
+    for note in overruled:
+        warnings.warn(note, AnchorwatchWarning, stacklevel=4)
     return Model(
         source=source,
         family=family,
@@ -462,7 +471,7 @@ def build_wiring(
         tokenizer=tokenizer,
         specials=specials,
         parts=trained_additions.collect_trained_parts(network, wiring.parts),
-        notes=notes,
+        notes=(*notes, *overruled),
     )
 
 
