@@ -197,6 +197,45 @@ def test_a_row_that_would_see_nothing_does_not_hide_what_others_show():
     assert verify.verify_edit(check, E.sink_token(), [0, 1], without, patch)
 
 
+def test_rows_that_would_all_see_nothing_show_that_the_edit_acted():
+    """They see a sink token and no key of the canvas."""
+    call, view = draw_call()
+    extra = ExtraKeys(torch.zeros(1, 2, 6, 1), torch.ones(1, 2, 1, 8), None)
+    call = attention.with_extra_keys(call, extra)
+    view = replace(view, key_start=1, before=1, added=1)
+    patch = ablation.AttentionPatch.empty(call)
+    patch.logit[..., 1:] = True
+    patched = ablation.apply_patch(call, patch)
+    without = replace(call, extra_logits=torch.full_like(extra.logits, -torch.inf))
+    check = verify.EditCheck(call, patch, patched, [view])
+    assert verify.verify_edit(check, E.sink_token(), [0, 1], without, patch)
+    patched.out.zero_()
+    with pytest.raises(ModelError, match="the edit is not alive at layer 3, head 0"):
+        verify.verify_edit(check, E.sink_token(), [0, 1], without, patch)
+
+
+@pytest.mark.parametrize("tensor", ["query", "key", "value"])
+@pytest.mark.parametrize("edit", [E.hide_keys([1]), E.knock_out({(3, 0), (3, 1)})])
+def test_rows_that_are_all_nan_are_called_that(tensor, edit):
+    call, view = draw_call()
+    patch, empty = (ablation.AttentionPatch.empty(call) for _ in range(2))
+    if isinstance(edit, E.hide_keys):
+        patch.logit[..., 1] = True
+    else:
+        patch.mark_heads("zero", 0, [0, 1])
+    patched = ablation.apply_patch(call, patch)
+    check = verify.EditCheck(call, patch, patched, [view])
+    assert verify.verify_edit(check, edit, [0, 1], call, empty)
+    getattr(call, tensor).fill_(torch.nan)
+    patched = ablation.apply_patch(call, patch)
+    if isinstance(edit, E.knock_out):
+        patched.out.zero_()  # as a kernel gives it that multiplies by nothing
+    check = verify.EditCheck(call, patch, patched, [view])
+    says = "cannot be verified at layer 3, head 0, row 0: its queries, keys or values are NaN; load"
+    with pytest.raises(ModelError, match=says):
+        verify.verify_edit(check, edit, [0, 1], call, empty)
+
+
 def test_a_network_that_does_not_come_to_our_attention_stops_the_run():
     from anchorwatch.models import tiny
 

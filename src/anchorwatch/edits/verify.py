@@ -186,13 +186,39 @@ def _verify_rows(
         differs = not bool(patch.mean[b, mean_rows.heads].all())
     # 2. The output of the others against float64.
     exact = _expected_outputs(plain, check.patch, check.patched, rows)
-    scale = plain.value[b].abs().max().double()
+    _refuse_nan(plain, exact, rows)
+    largest = plain.value[b].abs()
+    scale = largest.masked_fill(largest.isnan(), 0.0).max().double()
     _refuse_gap(plain, exact, check.patched.out, scale, rows, edit)
     # 3. Twice the tolerance: a smaller difference would not have been noticed above.
     without = _expected_outputs(call, patch, check.patched, rows)
-    # A row that would see nothing at all has no number, and is left out.
+    _refuse_nan(call, without, rows)
+    # What is NaN now would see nothing at all: such a row gives zero.
+    without = without.masked_fill(without.isnan(), 0.0)
     noticed = (without - exact).abs() > 2 * _tolerance(plain) * scale.clamp(min=1e-6)
     return differs or bool(noticed.any())
+
+
+def _refuse_nan(call: Call, expected: torch.Tensor, rows: _Rows) -> None:
+    """Refuse rows, [h, n, D], that are NaN because of what they are made of: nothing can be told.
+
+    A row that sees nothing is NaN too, and is not meant.
+    """
+    nan = expected.isnan().any(dim=-1)  # [h, n]
+    if not bool(nan.any()):
+        return
+    b, heads = rows.batch, rows.heads
+    group = heads * call.value.shape[1] // call.query.shape[1]
+    made_of = logits_of(call, b, heads, rows.queries).isnan().any(dim=-1)
+    made_of |= call.value[b, group].isnan().flatten(1).any(dim=-1)[:, None]
+    faults = (nan & made_of).nonzero()
+    if len(faults):
+        head, query = faults[0].tolist()
+        raise ModelError(
+            f"the edit cannot be verified at layer {call.layer}, head {int(heads[head])}, row "
+            f"{int(rows.queries[query])}: its queries, keys or values are NaN; load the model in "
+            "float32, or from a checkpoint without NaN"
+        )
 
 
 def _tolerance(plain: Call) -> float:
