@@ -1,6 +1,6 @@
 """`python -m anchorwatch` is `anchorwatch`."""
 
-from anchorwatch.cli.app import main
+from anchorwatch.cli import main
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,14 @@
 """The command line. Each command is one call of one public function."""
 
+import sys
+
 
 def main() -> None:
-    """Entry point of `anchorwatch`."""
-    from anchorwatch.cli.app import main as run_command
+    """Entry point of `anchorwatch`: an interrupt is one line, while it still imports too."""
+    try:
+        from anchorwatch.cli.app import main as run_command
 
-    run_command()
+        run_command()
+    except KeyboardInterrupt:  # where nothing of ours may be imported yet
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(130)

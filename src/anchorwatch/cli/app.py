@@ -48,6 +48,12 @@ _AFTER_INTERRUPT = {
 class _Commands(TyperGroup):
     """The commands; one that is interrupted says in a line how to go on with it."""
 
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super().make_context(*given, **named)
+        except KeyboardInterrupt:  # typer would end without a word
+            output.fail("interrupted", 130)
+
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
             return super().invoke(ctx)
