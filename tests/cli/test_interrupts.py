@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from typer.core import TyperGroup
 
 from anchorwatch.cli import app
 from command import COMMAND, ENV, one_line_of
@@ -17,7 +18,7 @@ class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r} and "anchorwatch" in sys.modules:
             sys.meta_path.remove(self)
-            signal.raise_signal(signal.SIGINT)
+            exec("signal.raise_signal(signal.SIGINT)")  # as dataclasses execute what they write
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
 sys.meta_path.insert(0, Interrupting())
@@ -50,7 +51,7 @@ def test_an_interrupt_while_words_are_read_is_one_line(monkeypatch, capsys):
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         monkeypatch.setattr(sys, "argv", ["anchorwatch", "models"])
-        monkeypatch.setattr(app._Commands, "parse_args", interrupt)
+        monkeypatch.setattr(TyperGroup, "parse_args", interrupt)
         with pytest.raises(SystemExit) as ended:
             app.main()
     finally:

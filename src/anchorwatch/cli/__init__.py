@@ -12,3 +12,7 @@ def main() -> None:
     except KeyboardInterrupt:  # where nothing of ours may be imported yet
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
+    finally:
+        # A string that was executed when the interrupt came (dataclasses do so) leaves a mark by
+        # which Python would end as if killed, without the exit code; the next string removes it.
+        exec("")

@@ -48,9 +48,9 @@ _AFTER_INTERRUPT = {
 class _Commands(TyperGroup):
     """The commands; one that is interrupted says in a line how to go on with it."""
 
-    def make_context(self, *given: Any, **named: Any) -> Any:
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         try:
-            return super().make_context(*given, **named)
+            return super().parse_args(ctx, args)
         except KeyboardInterrupt:  # typer would end without a word
             output.fail("interrupted", 130)
 
