@@ -24,7 +24,7 @@ from anchorwatch.studies.claim import ORIGINS, PAPER, Claim
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.report.text import plain_number, spell_counts
 from anchorwatch.studies.study_record import read_record
-from anchorwatch.studies.verdict import NOT_ABOUT, NOT_TESTABLE, VERDICTS
+from anchorwatch.studies.verdict import NOT_ABOUT, NOT_TESTABLE, UNDECIDED, VERDICTS
 
 DOCS = Path(__file__).resolve().parent
 PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}
@@ -305,6 +305,8 @@ def _line(row: Row) -> tuple[str, ...]:
         several = sum(each["decides"] for each in row["criteria"]) > 1
         name = f" ({row['binding']})" if several else ""
         cells[4] = f"{_interval(criterion)}{name}; {_where(criterion)}"
+        if row["verdict"] == UNDECIDED and criterion.get("units_needed"):
+            cells[4] += f"; all alike, {criterion['units_needed']} such {row['unit']}s would decide"
         cells[5] = f"{criterion['n']} {row['unit']}s"
         cells[5] += f", {criterion['missing']} missing" if criterion["missing"] else ""
     return tuple(cells)

@@ -376,3 +376,17 @@ def test_alike_units_on_the_wrong_side_say_how_many_would_refute(papers):
     row = {"effect": 0.0, "low": -0.3, "high": 0.3, "null": None, "control": None, "why": ""}
     row |= {"detectable": None, "units_needed": None, "units_refuting": 72}
     assert papers._result(row).endswith("; all alike; 72 such units refute the claim")
+
+
+def test_a_verdict_that_ten_alike_leave_open_says_how_many_would_decide(papers, docs, tmp_path):
+    out = study(tmp_path / "out", ["sinks"])
+
+    def change(held):
+        first = held["claims"][0]
+        first["verdict"] = "undecided"
+        for criterion in first["criteria"]:
+            criterion["units_needed"] = 20
+
+    rewritten(out, change)
+    papers.fill(docs, out)
+    assert "; all alike, 20 such prompts would decide |" in read(docs)["sinks"]
