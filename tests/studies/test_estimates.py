@@ -168,6 +168,10 @@ def test_nothing_lies_beyond_a_bound(value, limit, side):
     assert found.units_needed(limit, side, 0.01) == 1
 
 
+def test_a_limit_that_all_but_touches_its_bound_takes_one_unit():
+    assert Estimate.mean([2.0] * 5, PROMPT, (0.0, 2.0)).units_needed(5e-324, 1, 0.5) == 1
+
+
 def test_no_number_of_units_tells_a_value_from_a_limit_that_rounds_to_it():
     found = Estimate.mean(np.full(50, 1e-17), PROMPT, (-1.0, 1.0))
     assert found.p_above(0.0) == 1.0

@@ -274,8 +274,9 @@ def test_one_without_a_value_leaves_the_extreme_unknown_in_any_order(kind):
 
 
 def failed(name, held):
-    """Names of the preconditions of a claim that evidence does not meet."""
-    (judged,) = judge_claims(claims([name]), Evidence.of(held), {})
+    """Names of the preconditions of a claim that evidence, of a trained model, does not meet."""
+    trained = pd.DataFrame({"network": "trained", "learnt": 4.0}, index=range(6))
+    (judged,) = judge_claims(claims([name]), Evidence.of({UNTRAINED: trained} | held), {})
     assert judged.says == NOT_TESTABLE
     return {item.precondition.name for item in judged.preconditions if not item.holds}
 

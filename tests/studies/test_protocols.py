@@ -290,8 +290,11 @@ def test_a_task_of_the_users_reaches_runs_and_experiments(tmp_path):
 
 def test_only_sets_that_claims_read_must_be_made_of_a_task(tmp_path):
     path = tmp_path / "single.jsonl"
-    row = {"question": "Where is Bo?", "answers": ["Oslo"], "passages": ["Bo is in Oslo."]}
-    path.write_text(json.dumps(row))
+    rows = [
+        {"question": f"Where is {name}?", "answers": ["Oslo"], "passages": [f"{name} is in Oslo."]}
+        for name in ("Bo", "Ada", "Cy", "Di", "Ed")
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
     given = {"model": "tiny/llada", "against": "tiny/arm", "out": tmp_path / "out"}
     way = Protocol(task=str(path))
     assert aw.studies.plan(["floating/H23"], **given, protocol=way).runs == ("floating/H23",)

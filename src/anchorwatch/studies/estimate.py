@@ -167,10 +167,11 @@ class Estimate:
             return None
         end = self.bounds[0] if side > 0 else self.bounds[1]
         left, room = side * (limit - end), side * (self.value - end)
-        if left <= 0:  # the limit is on the bound or beyond it, where no other unit can lie
+        # No other unit can lie beyond the bound; a limit may also be so near it that 0 is left.
+        if left <= 0 or (share := left / room) == 0:
             return 1
         # A value that hardly differs from its limit may leave a share of 1 after rounding.
-        return None if left >= room else math.ceil(math.log(tail) / math.log(left / room))
+        return None if share >= 1 else math.ceil(math.log(tail) / math.log(share))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
