@@ -349,7 +349,7 @@ def test_repeated_questions_are_units_once_and_it_says_so(tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text("\n".join(lines) + "\n")
     way = Protocol(task=str(path), contexts={"gold+2": "closed"})
-    with pytest.warns(AnchorwatchWarning, match=r"2 of the 5 questions of .*own\.jsonl repeat"):
+    with pytest.warns(AnchorwatchWarning, match=r"2 of 5 questions of .*own\.jsonl repeat"):
         assert way.count_prompts("asked", 10) == 3
     questions = [way.item_of("asked", index).question for index in range(3)]
     assert questions == ["Who is Ada?", "Who is Bo?", "Who is Cy?"]

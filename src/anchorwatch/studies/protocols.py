@@ -10,11 +10,11 @@ import dataclasses
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from anchorwatch.errors import AnchorwatchWarning, ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import context as named_context
@@ -34,6 +34,8 @@ from anchorwatch.studies.prompts import (
     running_texts,
 )
 from anchorwatch.trace.input_files import open_plain
+
+T = TypeVar("T")
 
 _SIZES = ("length", "steps", "block")
 MADE_TASK = "synthetic/one-hop"
@@ -284,18 +286,7 @@ def _items_of_file(task: str, digest: str | None) -> tuple[Item, ...]:
 
     The file is read once; the digest tells another content of it.
     """
-    listed = list(named_task(task))
-    different: dict[str, Item] = {}
-    for item in listed:
-        different.setdefault(item_key(item), item)
-    if repeated := len(listed) - len(different):
-        warnings.warn(
-            f"{repeated} of the {len(listed)} questions of {task} repeat another and are left "
-            "out: a question is a unit, and counts once",
-            AnchorwatchWarning,
-            stacklevel=4,
-        )
-    return tuple(different.values())
+    return _keep_different(list(named_task(task)), item_key, f"questions of {task}")
 
 
 @cache
@@ -315,21 +306,26 @@ def describe_decoding(decoding: Decoding) -> str:
 
 
 def _prompt_tuple(prompts: Any) -> tuple[Any, ...]:
-    """Each prompt once, in order; repeated ones would count as independent units."""
+    """Each prompt once, in order."""
     if isinstance(prompts, str):
         raise SpecError("prompts are a list: say ['Once upon a time'], or --prompts FILE")
     listed = tuple(prompts)
     if wrong := [p for p in listed if not isinstance(p, str | list | tuple) or not p]:
         raise SpecError(f"{wrong[0]!r:.40} is no prompt: give text, token ids or chat messages")
-    different: dict[str, Any] = {}
-    for prompt in listed:
-        different.setdefault(json.dumps(prompt, default=str), prompt)
+    return _keep_different(listed, lambda prompt: json.dumps(prompt, default=str), "prompts")
+
+
+def _keep_different(listed: Sequence[T], key: Callable[[T], str], what: str) -> tuple[T, ...]:
+    """Those with different keys, in order; the others would count as independent units."""
+    different: dict[str, T] = {}
+    for each in listed:
+        different.setdefault(key(each), each)
     if repeated := len(listed) - len(different):
         warnings.warn(
-            f"{repeated} of {len(listed)} prompts repeat another and are left out: a prompt is "
-            "a unit, and counts once",
+            f"{repeated} of {len(listed)} {what} repeat another and are left out: each is a unit, "
+            "and counts once",
             AnchorwatchWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return tuple(different.values())
 
