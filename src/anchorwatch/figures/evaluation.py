@@ -147,6 +147,7 @@ def _bars(
     if part.empty:
         known = ", ".join(dict.fromkeys(table["quantity"]))
         raise SpecError(f"the table has no quantity {quantity!r}: it has {known}")
+    # 1. Contexts in the order of the table, a group of bars each.
     order = list(dict.fromkeys(part["context"]))
     if len(order) > _MOST_BARS:
         raise SpecError(f"{len(order)} contexts are too many bars: show {_MOST_BARS} or fewer")
@@ -155,9 +156,10 @@ def _bars(
     drawn, (ax,) = sheet(COLUMN if len(order) <= _TURNED else PAGE, 2.3)
     unit = (units or _WORDS).get(quantity, quantity.replace("_", " "))
     entries = bars(ax, data, x="shown", unit=unit, colour_by="who", of="items")
+    # 2. A guesser's score across the bars of its context, where it is known.
     chances = _guesser_means(data, "shown")
     if len(chances):
-        at = np.array([order.index(name) for name in chances.index])
+        at = np.array([order.index(shown) for shown in chances.index])
         ax.hlines(chances, at - 0.45, at + 0.45, **_GUESSER)
         entries = [*entries, _guesser_entry()]
     ax.set_xlabel("")
